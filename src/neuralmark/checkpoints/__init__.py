@@ -1,0 +1,64 @@
+"""Reading and writing model files. One module a format; the file's name is the format's name.
+
+`open_checkpoint` finds the format by the bytes. Modules whose names begin with an underscore are
+shared machinery. Third parties register a module with `matches` and `open` under the entry point
+group `neuralmark.checkpoints`.
+"""
+
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from neuralmark.checkpoints._base import Checkpoint, TensorInfo
+from neuralmark.checkpoints._journal import refuse_interrupted
+from neuralmark.errors import CheckpointError, UnknownFormatError
+
+__all__ = ["Checkpoint", "TensorInfo", "format_names", "open_checkpoint", "open_file"]
+
+HEAD_BYTES = 512
+
+
+def format_names() -> list[str]:
+    """The built-in formats."""
+    return [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Open a model file or folder; refuses one whose in-place marking was cut short."""
+    path = Path(path)
+    if not path.exists():
+        raise CheckpointError(f"{path}: there is no such file or folder")
+    refuse_interrupted(path)
+    return open_file(path)
+
+
+def open_file(path: Path) -> Checkpoint:
+    """Open by magic bytes, without looking for journals."""
+    try:
+        head = b""
+        if path.is_file():
+            with path.open("rb") as file:
+                head = file.read(HEAD_BYTES)
+        elif not path.is_dir():
+            raise CheckpointError(f"{path}: is neither a file nor a folder")
+        for module in _modules():
+            if module.matches(path, head):
+                checkpoint: Checkpoint = module.open(path)
+                return checkpoint
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
+    raise UnknownFormatError(
+        f"{path}: not a known checkpoint format (known: {', '.join(format_names())})"
+    )
+
+
+def _modules() -> Iterator[Any]:
+    """Built-in formats first; entry points only when none of these matched."""
+    for name in format_names():
+        yield import_module(f"{__name__}.{name}")
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="neuralmark.checkpoints"):
+        yield entry.load()

@@ -1,0 +1,166 @@
+"""The contract of a checkpoint format: names(), info(), read(), write().
+
+A format module (one file beside this one; its name is the format's name) has two functions:
+
+    matches(path, head) -> bool          does this file look like mine? (magic bytes, not suffix)
+    open(path) -> Checkpoint             parse the headers; named errors, bounded memory
+
+Almost every format keeps a tensor as one run of bytes in a file. Such a format only fills in a
+table of `StoredTensor`s and inherits reading, writing and in-place change from here.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from neuralmark.checkpoints import _atomic as atomic
+from neuralmark.checkpoints._dtypes import ITEMSIZE, Raw
+from neuralmark.errors import MalformedError
+
+CHUNK_BYTES = 4 << 20
+"""Tensors are read and written in pieces of this many bytes."""
+
+MAX_TENSORS = 1_000_000
+"""More tensors than this in one checkpoint are refused."""
+
+Edits = Mapping[str, Callable[[], Iterator[bytes]]]
+"""For each edited tensor, by stored name: a function that yields its new bytes in order."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a header says of one tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    obstacle: str | None = None
+    """Why the mark cannot be read from or written to it as it is stored, or None."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for length in self.shape:
+            size *= length
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """Number of stored bytes."""
+        return self.size * ITEMSIZE.get(self.dtype, 0)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor and the run of bytes that holds it."""
+
+    info: TensorInfo
+    file: Path
+    offset: int
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Bytes to put at an offset of a file."""
+
+    file: Path
+    offset: int
+    data: bytes
+
+
+class Checkpoint:
+    """An opened checkpoint whose tensors are runs of bytes in one or more files."""
+
+    def __init__(self, path: Path, form: str, tensors: Mapping[str, StoredTensor]) -> None:
+        """`path` is what the user named: a file or a folder."""
+        self.path = path
+        self.format = form
+        self._tensors = tensors
+
+    def names(self) -> list[str]:
+        """Stored names, in the order of the file."""
+        return list(self._tensors)
+
+    def info(self, name: str) -> TensorInfo:
+        """Dtype and shape of a tensor."""
+        return self._tensors[name].info
+
+    def files(self) -> list[Path]:
+        """The files that hold tensors, each once."""
+        return list(dict.fromkeys(t.file for t in self._tensors.values())) or [self.path]
+
+    def span(self, name: str) -> StoredTensor:
+        """Where the bytes of a tensor are."""
+        return self._tensors[name]
+
+    def read(self, name: str) -> Iterator[Raw]:
+        """The tensor's stored bytes, in pieces of whole elements, at most CHUNK_BYTES each.
+
+        A piece is valid until the next one is asked for: the buffer is used again.
+        """
+        stored = self._tensors[name]
+        buffer = np.empty(min(CHUNK_BYTES, stored.info.nbytes), np.uint8)
+        with open(stored.file, "rb", buffering=0) as file:
+            at, left = stored.offset, stored.info.nbytes
+            while left:
+                piece = buffer[: min(left, CHUNK_BYTES)]
+                got = os.preadv(file.fileno(), [memoryview(piece)], at)
+                if got != len(piece):
+                    raise MalformedError(f"{stored.file}: ends inside the tensor {name!r}")
+                yield piece
+                at, left = at + got, left - got
+
+    def write(self, out: Path, edits: Callable[[], Edits]) -> None:
+        """Write a copy to `out` (which must not exist) with some tensors' bytes replaced.
+
+        `edits` is called while the files are being copied, so that computing and copying overlap.
+        """
+        failures: list[BaseException] = []
+
+        def copy() -> None:
+            try:
+                atomic.copy_tree(self.path, out)
+            except BaseException as error:  # handed to the caller's thread below
+                failures.append(error)
+
+        thread = threading.Thread(target=copy)
+        thread.start()
+        try:
+            changed = edits()
+        finally:
+            thread.join()
+        if failures:
+            raise failures[0]
+        self.apply(changed, lambda file: out if self.path.is_file() else out / file.name)
+
+    def apply(self, edits: Edits, target: Callable[[Path], Path]) -> None:
+        """Put the new bytes of the edited tensors into the files that `target` names, and sync."""
+        touched: dict[Path, None] = {}
+        for name, pieces in edits.items():
+            stored = self._tensors[name]
+            destination = target(stored.file)
+            touched[destination] = None
+            with open(destination, "r+b", buffering=0) as file:
+                at = stored.offset
+                for piece in pieces():
+                    atomic.write_at(file.fileno(), piece, at)
+                    at += len(piece)
+        for patch in self.repairs(list(edits), target):
+            with open(patch.file, "r+b", buffering=0) as file:
+                atomic.write_at(file.fileno(), patch.data, patch.offset)
+        for destination in touched:
+            atomic.sync(destination)
+
+    def repairs(self, names: list[str], target: Callable[[Path], Path]) -> list[Patch]:
+        """Checksums to renew after the bytes of these tensors changed (zip formats have some)."""
+        return []
+
+    def in_place_ranges(self, names: list[str]) -> list[tuple[Path, int, int]]:
+        """Every (file, offset, length) that changing these tensors in place will touch."""
+        spans = [self._tensors[name] for name in names]
+        return [(s.file, s.offset, s.info.nbytes) for s in spans]

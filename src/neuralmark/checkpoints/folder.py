@@ -1,0 +1,119 @@
+"""A Hugging Face folder, or the index of its shards: several files as one checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+from neuralmark.checkpoints._base import MAX_TENSORS, Checkpoint, Patch, StoredTensor
+from neuralmark.core.encoding import strict_json
+from neuralmark.errors import MalformedError, UnknownFormatError, UnsafeError
+
+MAX_INDEX = 16 << 20
+MAX_SHARDS = 10_000
+INDEX_SUFFIX = ".index.json"
+WHOLE = ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "model.pt")
+INDEXED = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+
+
+def matches(path: Path, head: bytes) -> bool:
+    """A folder, or a file named like an index."""
+    return path.is_dir() or path.name.endswith(INDEX_SUFFIX)
+
+
+def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
+    """Open all shards of the folder (an index file stands for its folder)."""
+    if path.is_file():
+        return _sharded(path.parent, path)
+    for name in INDEXED:
+        if (path / name).is_file():
+            return _sharded(path, path / name)
+    names = [name for name in WHOLE if (path / name).is_file()]
+    if not names:
+        names = sorted(entry.name for entry in path.glob("*.safetensors"))
+    if len(names) != 1 and not any(name in WHOLE for name in names):
+        found = f"{len(names)} safetensors files but no index" if names else "no model file"
+        raise UnknownFormatError(
+            f"{path}: {found}; expected one of {', '.join((*INDEXED, *WHOLE))}"
+        )
+    return _Folder(path, [_open_shard(path / names[0])])
+
+
+class _Folder(Checkpoint):
+    """The shards' tensors in one table; each shard keeps its own way to repair checksums."""
+
+    def __init__(
+        self, path: Path, shards: list[Checkpoint], wanted: dict[str, str] | None = None
+    ) -> None:
+        tensors: dict[str, StoredTensor] = {}
+        self._shard_of: dict[str, Checkpoint] = {}
+        for shard in shards:
+            for name in shard.names():
+                if wanted is not None and wanted.get(name) != shard.path.name:
+                    continue
+                tensors[name] = shard.span(name)
+                self._shard_of[name] = shard
+        super().__init__(path, f"folder of {shards[0].format}", tensors)
+
+    def repairs(self, names: list[str], target: Any) -> list[Patch]:
+        return [
+            patch
+            for shard, mine in self._by_shard(names).items()
+            for patch in shard.repairs(mine, target)
+        ]
+
+    def in_place_ranges(self, names: list[str]) -> list[tuple[Path, int, int]]:
+        return [
+            span
+            for shard, mine in self._by_shard(names).items()
+            for span in shard.in_place_ranges(mine)
+        ]
+
+    def _by_shard(self, names: list[str]) -> dict[Checkpoint, list[str]]:
+        groups: dict[Checkpoint, list[str]] = {}
+        for name in names:
+            groups.setdefault(self._shard_of[name], []).append(name)
+        return groups
+
+
+def _sharded(folder: Path, index: Path) -> Checkpoint:
+    wanted = _weight_map(index)
+    suffix = index.name.removesuffix(INDEX_SUFFIX).rpartition(".")[2]
+    files = list(dict.fromkeys(wanted.values()))
+    if len(files) > MAX_SHARDS:
+        raise MalformedError(f"{index}: names {len(files):,} shards, over {MAX_SHARDS:,}")
+    shards = [_open_shard(_shard_path(folder, index, name, suffix)) for name in files]
+    present = {shard.path.name: set(shard.names()) for shard in shards}
+    for tensor, file in wanted.items():
+        if tensor not in present[file]:
+            raise MalformedError(f"{index}: says {tensor[:80]!r} is in {file}, but it is not there")
+    return _Folder(folder, shards, wanted)
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    if index.stat().st_size > MAX_INDEX:
+        raise MalformedError(f"{index}: is larger than an index may be ({MAX_INDEX:,} bytes)")
+    try:
+        content = strict_json(index.read_bytes())
+    except ValueError as error:
+        raise MalformedError(f"{index}: is not valid JSON ({error})") from None
+    table = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(table, dict) or not table or len(table) > MAX_TENSORS:
+        raise MalformedError(f"{index}: has no weight_map")
+    if not all(isinstance(name, str) for name in table.values()):
+        raise MalformedError(f"{index}: its weight_map does not map names to files")
+    return table
+
+
+def _shard_path(folder: Path, index: Path, name: str, suffix: str) -> Path:
+    """Only a bare file name with the right ending; links are allowed, hub caches use them."""
+    if Path(name).name != name or "\\" in name or "\0" in name or not name.endswith("." + suffix):
+        raise UnsafeError(f"{index}: refers to {name[:120]!r}, which is not a file beside it")
+    path = folder / name
+    if not path.is_file():
+        raise MalformedError(f"{index}: the shard {name} is missing")
+    return path
+
+
+def _open_shard(path: Path) -> Checkpoint:
+    from neuralmark.checkpoints import open_file
+
+    return open_file(path)

@@ -1,0 +1,85 @@
+"""safetensors files: an 8-byte length, a JSON header, then the tensors' bytes without gaps.
+
+The header is parsed here rather than by the `safetensors` package because streaming and in-place
+marking need the offsets, and its numpy side knows neither bfloat16 nor float8. The tests hold
+the two against each other.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from neuralmark.checkpoints._base import MAX_TENSORS, Checkpoint, StoredTensor, TensorInfo
+from neuralmark.checkpoints._dtypes import ITEMSIZE
+from neuralmark.core.encoding import strict_json
+from neuralmark.errors import MalformedError
+
+MAX_HEADER = 16 << 20
+
+
+def matches(path: Path, head: bytes) -> bool:
+    """An 8-byte length that is no larger than a header may be, then a brace."""
+    return len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 40
+
+
+def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
+    """Parse the header and check that it tells the truth about the file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_HEADER:
+            raise MalformedError(f"{path}: claims a header of {length:,} bytes, over {MAX_HEADER:,}")
+        if 8 + length > size:
+            raise MalformedError(f"{path}: is cut off inside its header")
+        raw = file.read(length)
+    try:
+        header = strict_json(raw)
+    except ValueError as error:
+        raise MalformedError(f"{path}: its header is not valid JSON ({error})") from None
+    if not isinstance(header, dict) or len(header) > MAX_TENSORS:
+        raise MalformedError(f"{path}: its header is not a table of tensors")
+    header.pop("__metadata__", None)
+    tensors = {name: _entry(path, name, entry, 8 + length) for name, entry in header.items()}
+    _check_layout(path, header, size - 8 - length)
+    return Checkpoint(path, "safetensors", tensors)
+
+
+def _entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
+    """One header entry, checked: types, size against shape."""
+
+    def bad(why: str) -> MalformedError:
+        return MalformedError(f"{path}: the header entry of {name[:80]!r} {why}")
+
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise bad("does not have exactly dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str):
+        raise bad("has no dtype")
+    if not isinstance(shape, list) or not all(_is_count(length) for length in shape):
+        raise bad("has a bad shape")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
+        raise bad("has bad offsets")
+    known = dtype in ITEMSIZE
+    info = TensorInfo(
+        name, dtype, tuple(shape), None if known else f"its dtype {dtype!r} is not known"
+    )
+    if known and info.nbytes != offsets[1] - offsets[0]:
+        raise bad(f"says {dtype} {shape} but spans {offsets[1] - offsets[0]} bytes")
+    return StoredTensor(info, path, start + offsets[0])
+
+
+def _check_layout(path: Path, header: dict[str, Any], size: int) -> None:
+    """The tensors must cover the rest of the file: no gap, no overlap, nothing left over."""
+    at = 0
+    for low, high in sorted(entry["data_offsets"] for entry in header.values()):
+        if low != at or high < low:
+            raise MalformedError(f"{path}: tensors overlap or leave a gap at byte {at:,} of the data")
+        at = high
+    if at != size:
+        raise MalformedError(
+            f"{path}: the header describes {at:,} bytes of data, the file has {size:,}"
+            " (truncated download, or bytes added at the end?)"
+        )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62

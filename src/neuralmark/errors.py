@@ -1,0 +1,122 @@
+"""Every error a user can meet, each with the exit code the command line gives it.
+
+    NeuralMarkError
+    ├── UsageError                     exit code 2: the call is off
+    │   ├── ParameterError             a value out of its range
+    │   ├── UnknownTensorError         no tensor of that name
+    │   ├── UnsuitableTensorError      a tensor that cannot carry a mark as it is stored
+    │   ├── TooFewCarriersError        the tensors are too small for this key
+    │   ├── InfeasibleError            no weights can carry these bits at this margin
+    │   ├── ClaimMismatchError         the claim is of another key, or of other parameters
+    │   ├── PassphraseError            no passphrase given, or the two typed differ
+    │   ├── OutputError                the output cannot or must not be written
+    │   ├── CheckFailedError           no candidate passed the owner's own check
+    │   ├── MissingExtraError          an optional part is not installed
+    │   └── StoppedError               stopped by Ctrl-C or a signal
+    └── InputError                     exit code 3: unreadable or unsafe input
+        ├── KeyFileError               not a key file, damaged, or beyond the caps
+        │   └── WrongPassphraseError   wrong passphrase (or an edited encrypted file)
+        ├── RecordError                a claim that is not one
+        ├── CheckpointError            a model file that cannot be read
+        │   ├── UnknownFormatError     no known format
+        │   ├── MalformedError         truncated, overlapping, lying
+        │   ├── UnsafeError            would execute code, leave its folder, or exhaust memory
+        │   └── InterruptedEmbedError  an in-place embedding was cut short; recover first
+        └── NonFiniteError             NaN or infinity where the mark is read
+"""
+
+
+class NeuralMarkError(Exception):
+    """Base of all errors raised on purpose; the message is one line that says what to do."""
+
+    exit_code = 3
+
+
+class UsageError(NeuralMarkError):
+    """The call is off: wrong names, values or paths."""
+
+    exit_code = 2
+
+
+class ParameterError(UsageError):
+    """A value out of its range."""
+
+
+class UnknownTensorError(UsageError):
+    """No tensor of that name; the nearest ones are suggested."""
+
+
+class UnsuitableTensorError(UsageError):
+    """A tensor that cannot carry a mark as it is stored (dtype, layout, quantisation)."""
+
+
+class TooFewCarriersError(UsageError):
+    """The tensors are too small for this key's bits, pools and rounds."""
+
+
+class InfeasibleError(UsageError):
+    """No weights can carry these bits at this margin."""
+
+
+class ClaimMismatchError(UsageError):
+    """The claim belongs to another key, or its parameters disagree with the key's."""
+
+
+class PassphraseError(UsageError):
+    """No passphrase was given, or the two typed ones differ."""
+
+
+class OutputError(UsageError):
+    """The output cannot or must not be written."""
+
+
+class CheckFailedError(UsageError):
+    """No candidate passed the owner's own check."""
+
+
+class MissingExtraError(UsageError):
+    """An optional part is not installed; the message holds the install line."""
+
+
+class StoppedError(UsageError):
+    """Stopped by Ctrl-C or a signal; nothing was left behind."""
+
+
+class InputError(NeuralMarkError):
+    """Unreadable or unsafe input."""
+
+
+class KeyFileError(InputError):
+    """Not a key file, a damaged one, or one beyond the caps."""
+
+
+class WrongPassphraseError(KeyFileError):
+    """The passphrase is wrong, or the encrypted file was edited."""
+
+
+class RecordError(InputError):
+    """A claim that cannot be read."""
+
+
+class CheckpointError(InputError):
+    """A model file that cannot be read."""
+
+
+class UnknownFormatError(CheckpointError):
+    """The bytes are of no known checkpoint format."""
+
+
+class MalformedError(CheckpointError):
+    """A truncated, overlapping, oversized or lying file."""
+
+
+class UnsafeError(CheckpointError):
+    """The file would execute code, reach outside its folder, or exhaust memory."""
+
+
+class InterruptedEmbedError(CheckpointError):
+    """An in-place embedding was cut short; the file must be recovered first."""
+
+
+class NonFiniteError(InputError):
+    """NaN or infinity where the mark is read."""
