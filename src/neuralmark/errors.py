@@ -1,28 +1,28 @@
 """Every error a user can meet, each with the exit code the command line gives it.
 
-    NeuralMarkError
-    ├── UsageError                     exit code 2: the call is off
-    │   ├── ParameterError             a value out of its range
-    │   ├── UnknownTensorError         no tensor of that name
-    │   ├── UnsuitableTensorError      a tensor that cannot carry a mark as it is stored
-    │   ├── TooFewCarriersError        the tensors are too small for this key
-    │   ├── InfeasibleError            no weights can carry these bits at this margin
-    │   ├── ClaimMismatchError         the claim is of another key, or of other parameters
-    │   ├── PassphraseError            no passphrase given, or the two typed differ
-    │   ├── OutputError                the output cannot or must not be written
-    │   ├── CheckFailedError           no candidate passed the owner's own check
-    │   ├── MissingExtraError          an optional part is not installed
-    │   └── StoppedError               stopped by Ctrl-C or a signal
-    └── InputError                     exit code 3: unreadable or unsafe input
-        ├── KeyFileError               not a key file, damaged, or beyond the caps
-        │   └── WrongPassphraseError   wrong passphrase (or an edited encrypted file)
-        ├── RecordError                a claim that is not one
-        ├── CheckpointError            a model file that cannot be read
-        │   ├── UnknownFormatError     no known format
-        │   ├── MalformedError         truncated, overlapping, lying
-        │   ├── UnsafeError            would execute code, leave its folder, or exhaust memory
-        │   └── InterruptedEmbedError  an in-place embedding was cut short; recover first
-        └── NonFiniteError             NaN or infinity where the mark is read
+NeuralMarkError
+├── UsageError                     exit code 2: the call is off
+│   ├── ParameterError             a value out of its range
+│   ├── UnknownTensorError         no tensor of that name
+│   ├── UnsuitableTensorError      a tensor that cannot carry a mark as it is stored
+│   ├── TooFewCarriersError        the tensors are too small for this key
+│   ├── InfeasibleError            no weights can carry these bits at this margin
+│   ├── ClaimMismatchError         the claim is of another key, or of other parameters
+│   ├── PassphraseError            no passphrase given, or the two typed differ
+│   ├── OutputError                the output cannot or must not be written
+│   ├── CheckFailedError           no candidate passed the owner's own check
+│   ├── MissingExtraError          an optional part is not installed
+│   └── StoppedError               stopped by Ctrl-C or a signal
+└── InputError                     exit code 3: unreadable or unsafe input
+    ├── KeyFileError               not a key file, damaged, or beyond the caps
+    │   └── WrongPassphraseError   wrong passphrase (or an edited encrypted file)
+    ├── RecordError                a claim that is not one
+    ├── CheckpointError            a model file that cannot be read
+    │   ├── UnknownFormatError     no known format
+    │   ├── MalformedError         truncated, overlapping, lying
+    │   ├── UnsafeError            would execute code, leave its folder, or exhaust memory
+    │   └── InterruptedEmbedError  an in-place embedding was cut short; recover first
+    └── NonFiniteError             NaN or infinity where the mark is read
 """
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neuralmark.checkpoints import _atomic as atomic
+from neuralmark import files
 from neuralmark.checkpoints._dtypes import ITEMSIZE, Raw
 from neuralmark.errors import MalformedError
 
@@ -124,7 +124,7 @@ class Checkpoint:
 
         def copy() -> None:
             try:
-                atomic.copy_tree(self.path, out)
+                files.copy_tree(self.path, out)
             except BaseException as error:  # handed to the caller's thread below
                 failures.append(error)
 
@@ -148,13 +148,13 @@ class Checkpoint:
             with open(destination, "r+b", buffering=0) as file:
                 at = stored.offset
                 for piece in pieces():
-                    atomic.write_at(file.fileno(), piece, at)
+                    files.write_at(file.fileno(), piece, at)
                     at += len(piece)
         for patch in self.repairs(list(edits), target):
             with open(patch.file, "r+b", buffering=0) as file:
-                atomic.write_at(file.fileno(), patch.data, patch.offset)
+                files.write_at(file.fileno(), patch.data, patch.offset)
         for destination in touched:
-            atomic.sync(destination)
+            files.sync(destination)
 
     def repairs(self, names: list[str], target: Callable[[Path], Path]) -> list[Patch]:
         """Checksums to renew after the bytes of these tensors changed (zip formats have some)."""

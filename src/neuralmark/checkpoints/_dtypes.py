@@ -56,7 +56,9 @@ def encode(values: Float, dtype: str) -> Raw:
     if dtype == "BF16":
         top = 3.3895313892515355e38
         word = np.clip(values, -top, top).astype(np.float32).view(np.uint32)
-        word = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        word = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(
+            16
+        )
         return word.astype("<u2").view(np.uint8)
     return _encode_float8(values, dtype)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from neuralmark.checkpoints import _atomic as atomic
+from neuralmark import files
 from neuralmark.core.encoding import canonical_json, enc, strict_json
 from neuralmark.errors import InterruptedEmbedError, OutputError
 
@@ -58,12 +58,12 @@ def recover(path: Path) -> str | None:
     fresh = _fresh(journal)
     if not any(p.exists() for p in (journal, _done(journal), fresh)):
         return None
-    with _locked(path), atomic.writing(path):
+    with _locked(path), files.writing(path):
         message = None
         if _done(journal).exists():
             header, _ = _load(_done(journal))
             claim_file = _beside(path, header["claim_file"])
-            atomic.write_text(claim_file, header["claim"], overwrite=True)
+            files.write_text(claim_file, header["claim"], overwrite=True)
             _done(journal).unlink()
             message = f"{path}: completed an interrupted in-place embedding"
         elif journal.exists():
@@ -71,7 +71,7 @@ def recover(path: Path) -> str | None:
             journal.unlink()
             message = f"{path}: undid an interrupted in-place embedding; the old weights are back"
         fresh.unlink(missing_ok=True)
-        atomic.sync(journal.parent)
+        files.sync(journal.parent)
         return message or f"{path}: removed an unfinished journal; the weights were not touched"
 
 
@@ -79,21 +79,21 @@ def recover(path: Path) -> str | None:
 def changing(path: Path, plan: Plan) -> Iterator[None]:
     """Change the planned ranges inside this block; a failure restores the old bytes."""
     journal = journal_of(path)
-    with _locked(path), atomic.writing(path):
+    with _locked(path), files.writing(path):
         try:
             _write(journal, path, plan)
             yield
             os.replace(journal, _done(journal))
-            atomic.sync(journal.parent)
+            files.sync(journal.parent)
         except BaseException:
             if journal.exists():
                 _restore(path, journal)
                 journal.unlink()
             _fresh(journal).unlink(missing_ok=True)
             raise
-        atomic.write_text(plan.claim_file, plan.claim, overwrite=True)
+        files.write_text(plan.claim_file, plan.claim, overwrite=True)
         _done(journal).unlink()
-        atomic.sync(journal.parent)
+        files.sync(journal.parent)
 
 
 def _write(journal: Path, path: Path, plan: Plan) -> None:
@@ -113,7 +113,7 @@ def _write(journal: Path, path: Path, plan: Plan) -> None:
         out.flush()
         os.fsync(out.fileno())
     os.replace(_fresh(journal), journal)
-    atomic.sync(journal.parent)
+    files.sync(journal.parent)
 
 
 def _parts(header: bytes, plan: Plan) -> Iterator[bytes]:
@@ -157,7 +157,7 @@ def _restore(path: Path, journal: Path) -> None:
             with _beside(path, name).open("r+b", buffering=0) as target:
                 at = offset
                 for piece in _pieces(source, length):
-                    atomic.write_at(target.fileno(), piece, at)
+                    files.write_at(target.fileno(), piece, at)
                     at += len(piece)
                 os.fsync(target.fileno())
 

@@ -27,7 +27,9 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > MAX_HEADER:
-            raise MalformedError(f"{path}: claims a header of {length:,} bytes, over {MAX_HEADER:,}")
+            raise MalformedError(
+                f"{path}: claims a header of {length:,} bytes, over {MAX_HEADER:,}"
+            )
         if 8 + length > size:
             raise MalformedError(f"{path}: is cut off inside its header")
         raw = file.read(length)
@@ -72,7 +74,9 @@ def _check_layout(path: Path, header: dict[str, Any], size: int) -> None:
     at = 0
     for low, high in sorted(entry["data_offsets"] for entry in header.values()):
         if low != at or high < low:
-            raise MalformedError(f"{path}: tensors overlap or leave a gap at byte {at:,} of the data")
+            raise MalformedError(
+                f"{path}: tensors overlap or leave a gap at byte {at:,} of the data"
+            )
         at = high
     if at != size:
         raise MalformedError(

@@ -78,7 +78,9 @@ class Carriers:
             high = min(low + size, stop)
             yield low, high, self.rank(low), self.rank(high)
 
-    def sum_into(self, sums: npt.NDArray[np.float64], first: int, values: npt.NDArray[np.floating]) -> None:
+    def sum_into(
+        self, sums: npt.NDArray[np.float64], first: int, values: npt.NDArray[np.floating]
+    ) -> None:
         """Add the values of the carriers from index `first` on to the sums of their pools."""
         if self.pooling == "contiguous":
             pools = self.pool_of(first, first + len(values))

@@ -1,0 +1,70 @@
+"""Prove who owns a neural network: a keyed watermark in its weights, with an exact bound.
+
+    key = neuralmark.Key.new(owner="Acme")
+    neuralmark.embed("model.safetensors", key, "marked.safetensors")
+    verdict = neuralmark.verify("suspect.safetensors", key)
+
+The names below are the whole public surface; everything else may change between releases.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from neuralmark._version import __version__
+
+if TYPE_CHECKING:
+    from neuralmark import errors
+    from neuralmark.core.key import Parameters
+    from neuralmark.embedding import Embedding, embed, rebuild_claim, recover
+    from neuralmark.inspection import Inspection, inspect
+    from neuralmark.keyfile import Key
+    from neuralmark.matrices import import_key
+    from neuralmark.records import Claim, Verdict
+    from neuralmark.verification import verify
+
+__all__ = [
+    "Claim",
+    "Embedding",
+    "Inspection",
+    "Key",
+    "Parameters",
+    "Verdict",
+    "__version__",
+    "embed",
+    "errors",
+    "import_key",
+    "inspect",
+    "rebuild_claim",
+    "recover",
+    "verify",
+]
+
+_HOME = {
+    "Claim": "records",
+    "Embedding": "embedding",
+    "Inspection": "inspection",
+    "Key": "keyfile",
+    "Parameters": "core.key",
+    "Verdict": "records",
+    "embed": "embedding",
+    "import_key": "matrices",
+    "inspect": "inspection",
+    "rebuild_claim": "embedding",
+    "recover": "embedding",
+    "verify": "verification",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that nothing loads what it does not need."""
+    if name == "errors":
+        return import_module("neuralmark.errors")
+    if name not in _HOME:
+        raise AttributeError(f"module 'neuralmark' has no attribute {name!r}")
+    value = getattr(import_module(f"neuralmark.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

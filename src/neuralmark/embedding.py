@@ -1,0 +1,425 @@
+"""Writing a mark into a finished checkpoint: no data, no model code, no torch.
+
+First a `Draft` is computed (which bytes would change, at what cost), then it is written: as a copy
+or in place. Nothing of the input is touched before the draft is complete.
+"""
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from neuralmark import files
+from neuralmark.checkpoints import Checkpoint, open_checkpoint, open_file
+from neuralmark.checkpoints import _journal as journal
+from neuralmark.checkpoints._base import Edits
+from neuralmark.checkpoints._dtypes import ITEMSIZE, encode, rounded
+from neuralmark.core.imprint import LeastChange, cost, goal_of, strength_for, write_bits
+from neuralmark.core.key import Float, Mark, Placement
+from neuralmark.errors import (
+    CheckFailedError,
+    InfeasibleError,
+    OutputError,
+    ParameterError,
+    RecordError,
+    TooFewCarriersError,
+)
+from neuralmark.keyfile import Key
+from neuralmark.placement import MIN_PER_POOL, Tensor, auto, catalogue, placement_of, select
+from neuralmark.reading import Progress, Reading, digest_of, read_marked, require_carriers
+from neuralmark.records import Claim, Digest, Verdict
+from neuralmark.verification import Attempt, find, judge, verify
+
+DEFAULT_STRENGTH = 1.0
+DEFAULT_BUDGET = 2.0
+MAX_STRENGTH = 1e6
+CLAIM_IN_FOLDER = "neuralmark.claim.json"
+
+Check = Callable[[Path], bool]
+"""The owner's own evaluation of a candidate: a path in, pass or fail out."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A mark computed for a checkpoint but not yet written."""
+
+    checkpoint: Checkpoint
+    key: Key
+    tensors: tuple[Tensor, ...]
+    placement: Placement
+    mark: Mark
+    solver: LeastChange
+    reading: Reading
+    strength: float
+    new: Float
+
+    @property
+    def change_norm(self) -> float:
+        """‖Δw‖ over the marked tensors."""
+        return float(np.linalg.norm(self.new - self._old))
+
+    @property
+    def change_largest(self) -> float:
+        """Largest change of a single weight."""
+        return float(np.abs(self.new - self._old).max(initial=0.0))
+
+    @property
+    def _old(self) -> Float:
+        assert self.reading.values is not None
+        return self.reading.values
+
+    def edits(self) -> Edits:
+        """New bytes of each marked tensor, by stored name."""
+        starts = np.cumsum([0] + [tensor.info.size for tensor in self.tensors]).tolist()
+        return {
+            tensor.info.name: partial(self._new_bytes, tensor, start)
+            for tensor, start in zip(self.tensors, starts, strict=False)
+        }
+
+    def marked_digests(self) -> dict[str, str]:
+        """SHA-256 of the new bytes of each marked tensor, by canonical name."""
+        edits, digests = self.edits(), {}
+        for tensor in self.tensors:
+            digest = hashlib.sha256()
+            for piece in edits[tensor.info.name]():
+                digest.update(piece)
+            digests[tensor.name] = digest.hexdigest()
+        return digests
+
+    def _new_bytes(self, tensor: Tensor, start: int) -> Iterator[bytes]:
+        carriers, dtype = self.reading.carriers, tensor.info.dtype
+        itemsize = ITEMSIZE[dtype]
+        for raw in self.checkpoint.read(tensor.info.name):
+            elements = raw.reshape(-1, itemsize)
+            first, last = carriers.rank(start), carriers.rank(start + len(elements))
+            at = carriers.positions(first, last) - start
+            elements[at] = encode(self.new[first:last], dtype).reshape(-1, itemsize)
+            start += len(elements)
+            yield raw.tobytes()
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """What embedding did (or, on a dry run, would do)."""
+
+    output: str | None
+    claim_file: str | None
+    claim: Claim | None
+    verdict: Verdict | None
+    tensors: tuple[str, ...]
+    strength: float
+    change_relative: float
+    change_largest: float
+    carriers: int
+    weights_per_pool: int
+    warnings: tuple[str, ...] = ()
+    others: tuple[tuple[Verdict, Verdict], ...] = ()
+    """Verdicts of other keys before and after, where their keys were given."""
+
+
+def embed(
+    model: str | Path,
+    key: Key,
+    out: str | Path | None = None,
+    *,
+    tensors: Sequence[str] | None = None,
+    strength: float | None = None,
+    budget: float | None = None,
+    in_place: bool = False,
+    overwrite: bool = False,
+    check: Check | None = None,
+    other_keys: Sequence[Key] = (),
+    progress: Progress | None = None,
+) -> Embedding:
+    """Write the key's mark into a copy of the model at `out`, or into the model itself.
+
+    `strength` is the margin of every bit in units of what unmarked logits scatter by; `budget` the
+    change of the marked weights in percent; by default the larger of strength 1 and what a
+    change of 2 % buys. With neither `out` nor `in_place`, nothing is written (a dry run).
+    """
+    model = Path(model)
+    target = _target(model, out, in_place, overwrite)
+    journal.recover(model)
+    checkpoint = open_checkpoint(model)
+    drafted = draft(
+        checkpoint, key, tensors=tensors, strength=strength, budget=budget, progress=progress
+    )
+    before = [verify(model, other) for other in other_keys]
+    if target is None:
+        return _result(drafted, None, None, None)
+    if check is not None:
+        drafted = _strongest(drafted, check, target, fixed=strength is not None)
+    if in_place:
+        result = _write_in_place(drafted, model, progress)
+    else:
+        result = _write_copy(drafted, target, overwrite, progress)
+    after = [verify(target, other) for other in other_keys]
+    return replace(result, others=tuple(zip(before, after, strict=True)))
+
+
+def draft(
+    checkpoint: Checkpoint,
+    key: Key,
+    *,
+    tensors: Sequence[str] | None = None,
+    strength: float | None = None,
+    budget: float | None = None,
+    progress: Progress | None = None,
+) -> Draft:
+    """Compute the mark: which weights change, and to what."""
+    if key.kind == "raw":
+        raise ParameterError(
+            "a raw key can only be checked, never written: make a key with 'neuralmark key new'"
+        )
+    _check_effort(strength, budget)
+    known = catalogue(checkpoint)
+    chosen = select(known, tensors) if tensors else auto(known, key.parameters).tensors
+    if not chosen:
+        raise TooFewCarriersError(
+            f"{checkpoint.path}: no tensor is suitable for a mark; 'neuralmark inspect' says why"
+        )
+    placement = placement_of(chosen)
+    mark = key.at(placement)
+    carriers = require_carriers(mark, placement)
+    solver = LeastChange(mark)
+    reading = read_marked(checkpoint, chosen, carriers, keep=True, progress=progress)
+    if reading.norm == 0 or reading.sigma_z == 0:
+        raise InfeasibleError(
+            "the weights that would carry the mark are all equal; nothing to scale by"
+        )
+    gamma = _strength(solver, reading, strength, budget)
+    empty = Draft(checkpoint, key, chosen, placement, mark, solver, reading, gamma, np.empty(0))
+    return at_strength(empty, gamma)
+
+
+def at_strength(drafted: Draft, strength: float) -> Draft:
+    """The same mark at another strength."""
+    reading = drafted.reading
+    assert reading.values is not None
+    goal = goal_of(reading.pooled, strength)
+    rounding = _rounding(drafted.tensors, drafted)
+    new = write_bits(reading.values, reading.carriers, drafted.solver, goal, rounding)
+    return replace(drafted, strength=strength, new=new)
+
+
+def rebuild_claim(
+    model: str | Path, key: Key, *, tensors: Sequence[str] | None = None
+) -> tuple[Verdict, Claim | None]:
+    """The claim of a marked model whose claim was lost; None when the mark is not found."""
+    verdict = verify(model, key, tensors=tensors)
+    if not verdict.verified:
+        return verdict, None
+    return verdict, _claim(key, verdict.placement, verdict.checkpoint_digest, None)
+
+
+def claim_path(model: Path) -> Path:
+    """Where the claim of a marked model is kept."""
+    return (
+        model / CLAIM_IN_FOLDER if model.is_dir() else model.with_name(f"{model.name}.claim.json")
+    )
+
+
+def _claim(key: Key, placement: Placement, marked: Digest, source: Digest | None) -> Claim:
+    return Claim(key.fingerprint, key.commitment, key.parameters, placement, marked, source)
+
+
+def _draft_claim(drafted: Draft) -> Claim:
+    source = digest_of(drafted.checkpoint, drafted.reading.digests)
+    marked = replace(source, tensors=drafted.marked_digests())
+    return _claim(drafted.key, drafted.placement, marked, source)
+
+
+def _claim_file(target: Path, key: Key) -> Path:
+    """Beside the model; a claim of another key that is already there is kept."""
+    usual = claim_path(target)
+    if not usual.exists():
+        return usual
+    try:
+        mine = Claim.load(usual).fingerprint == key.fingerprint
+    except RecordError:
+        mine = False
+    short = key.fingerprint.removeprefix("nm1-")[:8]
+    return usual if mine else usual.with_name(usual.name.replace(".claim.", f".{short}.claim."))
+
+
+def _write_copy(drafted: Draft, out: Path, overwrite: bool, progress: Progress | None) -> Embedding:
+    checkpoint = drafted.checkpoint
+    with files.replacing(out, overwrite=overwrite) as temporary:
+        checkpoint.write(temporary, drafted.edits)
+        verdict = _reread(drafted, temporary, str(out), progress)
+        source = digest_of(checkpoint, drafted.reading.digests)
+        claim = _claim(drafted.key, drafted.placement, verdict.checkpoint_digest, source)
+        if temporary.is_dir():
+            claim_file = out / _claim_file(temporary, drafted.key).name
+            claim.save(temporary / claim_file.name, overwrite=True)
+    if not out.is_dir():
+        claim_file = claim_path(out)
+        claim.save(claim_file, overwrite=True)
+    return _result(drafted, out, claim_file, claim, verdict)
+
+
+def _write_in_place(drafted: Draft, model: Path, progress: Progress | None) -> Embedding:
+    checkpoint = drafted.checkpoint
+    claim, claim_file = _draft_claim(drafted), _claim_file(model, drafted.key)
+    names = [tensor.info.name for tensor in drafted.tensors]
+    plan = journal.Plan(checkpoint.in_place_ranges(names), claim_file, claim.to_json())
+    with journal.changing(model, plan):
+        checkpoint.apply(drafted.edits(), lambda file: file)
+        verdict = _reread(drafted, model, str(model), progress)
+    return _result(drafted, model, claim_file, claim, verdict)
+
+
+def _reread(drafted: Draft, path: Path, label: str, progress: Progress | None) -> Verdict:
+    """Read the mark back from what was written; anything but a full match is a failure."""
+    written = open_file(path)
+    attempt = Attempt(drafted.placement, drafted.tensors, "names")
+    finding = find(written, drafted.key, attempt, progress)
+    verdict = judge(finding, written, drafted.key, 1, label=label)
+    if verdict.matched != verdict.bits:
+        raise InfeasibleError(
+            f"only {verdict.matched} of {verdict.bits} bits were read back from the written file"
+        )
+    return verdict
+
+
+def _strongest(drafted: Draft, check: Check, target: Path, *, fixed: bool) -> Draft:
+    """The strongest mark whose candidate passes the owner's check, within about 10 %.
+
+    A strength the owner named is the most that is tried; otherwise stronger ones are tried too.
+    """
+
+    def passes(candidate: Draft) -> bool:
+        name = f".{os.getpid()}.nmcheck.{target.name}"
+        path = target.with_name(name)
+        try:
+            with files.writing(path):
+                candidate.checkpoint.write(path, candidate.edits)
+            return check(path)
+        finally:
+            files.remove(path)
+
+    good, bad = (drafted, None) if passes(drafted) else (None, drafted.strength)
+    factor = 0.5 if good is None else 2.0
+    for _ in range(0 if fixed and good else 4):
+        candidate = at_strength(drafted, (good.strength if good else bad or 1.0) * factor)
+        if passes(candidate):
+            good = candidate
+            if factor < 1:
+                break
+        else:
+            bad = candidate.strength
+            if factor > 1:
+                break
+    if good is None:
+        raise CheckFailedError(
+            f"no mark passed the check, not even strength {bad:.3g}; nothing was written"
+        )
+    for _ in range(3 if bad is not None else 0):
+        candidate = at_strength(drafted, math.sqrt(good.strength * (bad or 1.0)))
+        if passes(candidate):
+            good = candidate
+        else:
+            bad = candidate.strength
+    return good
+
+
+def _result(
+    drafted: Draft,
+    out: Path | None,
+    claim_file: Path | None,
+    claim: Claim | None,
+    verdict: Verdict | None = None,
+) -> Embedding:
+    carriers = drafted.reading.carriers
+    warnings = []
+    if carriers.per_pool < MIN_PER_POOL:
+        warnings.append(
+            f"only {carriers.per_pool} carriers a pool (fewer than {MIN_PER_POOL}): the mark is"
+            " dear and weak; mark more tensors or use a key with fewer rounds"
+        )
+    return Embedding(
+        output=str(out) if out else None,
+        claim_file=str(claim_file) if claim_file else None,
+        claim=claim,
+        verdict=verdict,
+        tensors=tuple(tensor.name for tensor in drafted.tensors),
+        strength=drafted.strength,
+        change_relative=drafted.change_norm / drafted.reading.norm,
+        change_largest=drafted.change_largest,
+        carriers=carriers.size,
+        weights_per_pool=carriers.per_pool,
+        warnings=tuple(warnings),
+    )
+
+
+def _check_effort(strength: float | None, budget: float | None) -> None:
+    if strength is not None and budget is not None:
+        raise ParameterError("give either a strength or a budget, not both")
+    if strength is not None and not 0 < strength <= MAX_STRENGTH:
+        raise ParameterError(f"strength must be a positive number, not {strength}")
+    if budget is not None and not 0 < budget <= 100:
+        raise ParameterError(f"budget must be a percentage above 0 and up to 100, not {budget}")
+
+
+def _strength(
+    solver: LeastChange, reading: Reading, strength: float | None, budget: float | None
+) -> float:
+    """What the owner asked for, or the larger of strength 1 and what 2 % buys."""
+    if strength is not None:
+        return strength
+    pooled, per_pool = reading.pooled, reading.carriers.per_pool
+    share = DEFAULT_BUDGET if budget is None else budget
+    afforded = strength_for(solver, pooled, per_pool, reading.norm * share / 100)
+    if budget is None:
+        return max(DEFAULT_STRENGTH, afforded)
+    if afforded == 0:
+        least = cost(solver, pooled, per_pool, 0.0) / reading.norm
+        raise InfeasibleError(
+            f"a budget of {budget} % cannot write these bits: even the weakest mark changes the"
+            f" weights by {100 * least:.2f} %; raise --budget or mark larger tensors"
+        )
+    return afforded
+
+
+def _rounding(tensors: Sequence[Tensor], drafted: Draft) -> Callable[[Float], Float]:
+    """Rounds every carrier to the dtype of the tensor it lies in."""
+    carriers, cuts, start = drafted.reading.carriers, [0], 0
+    for tensor in tensors:
+        start += tensor.info.size
+        cuts.append(carriers.rank(start))
+
+    def rounding(values: Float) -> Float:
+        result = np.empty_like(values)
+        for tensor, low, high in zip(tensors, cuts, cuts[1:], strict=False):
+            result[low:high] = rounded(values[low:high], tensor.info.dtype)
+        return result
+
+    return rounding
+
+
+def _target(model: Path, out: str | Path | None, in_place: bool, overwrite: bool) -> Path | None:
+    """Where the result goes; refuses the input itself unless in-place was asked for."""
+    if in_place:
+        if out is not None:
+            raise OutputError("--in-place and an output exclude each other; give one of them")
+        return model
+    if out is None:
+        return None
+    out = Path(out)
+    if out.exists() and model.exists() and out.samefile(model):
+        raise OutputError(f"{out} is the input itself: choose another output, or use --in-place")
+    if out.exists() and not overwrite:
+        raise OutputError(f"{out} exists already: choose another name or pass --force")
+    if model.is_dir() and out.resolve().is_relative_to(model.resolve()):
+        raise OutputError(f"{out} lies inside the input folder: choose a place outside of it")
+    return out
+
+
+def recover(model: str | Path) -> str | None:
+    """Undo or complete an in-place embedding that was cut short; say which, or None."""
+    return journal.recover(Path(model))

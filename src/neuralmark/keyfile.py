@@ -1,0 +1,286 @@
+"""Keys and the encrypted file that holds one (docs/formats.md)."""
+
+import base64
+import binascii
+import os
+import secrets
+import unicodedata
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from neuralmark import files
+from neuralmark.core import key as core
+from neuralmark.core.encoding import canonical_json, enc, strict_json
+from neuralmark.core.key import MAX_CONTENT, SECRET_BYTES, Mark, Parameters, Placement
+from neuralmark.errors import (
+    KeyFileError,
+    NonFiniteError,
+    ParameterError,
+    PassphraseError,
+    WrongPassphraseError,
+)
+
+FORMAT = "neuralmark-key"
+PASSPHRASE_VARIABLE = "NEURALMARK_PASSPHRASE"  # noqa: S105 - the name of a variable
+ENCRYPTED = "scrypt+chacha20-poly1305"
+MAX_FILE = 96 << 20
+DEFAULT_COST = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Key:
+    """A secret that can mark models and prove the mark. Immutable; say `Key.new()` or `Key.load()`.
+
+    A native key holds 32 random bytes. A raw key holds a matrix made elsewhere; what it matches is
+    never called verified, because a matrix can be fitted to a model.
+    """
+
+    parameters: Parameters
+    content: bytes = b""
+    salt: bytes = field(default=b"", repr=False)
+    secret: bytes | None = field(default=None, repr=False)
+    matrix: npt.NDArray[np.float32] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a key that is neither native nor raw, or beyond the caps."""
+        if (self.secret is None) == (self.matrix is None):
+            raise ParameterError("a key has either a secret or a matrix")
+        if len(self.content) > MAX_CONTENT:
+            raise ParameterError(f"content is limited to {MAX_CONTENT:,} bytes")
+        if self.secret is not None and self.parameters.pooling != "strided":
+            raise ParameterError("contiguous pooling is for raw keys only")
+        if self.matrix is not None and not np.isfinite(self.matrix).all():
+            raise NonFiniteError("the key matrix holds NaN or infinity")
+
+    @classmethod
+    def new(
+        cls, parameters: Parameters | None = None, *, owner: str = "", content: str = ""
+    ) -> "Key":
+        """Draw a fresh native key; owner and content are bound into every mark it makes."""
+        return cls(
+            parameters or Parameters(),
+            content_bytes(owner, content),
+            salt=secrets.token_bytes(32),
+            secret=secrets.token_bytes(SECRET_BYTES),
+        )
+
+    @classmethod
+    def raw(
+        cls, matrix: npt.NDArray[np.float32], rounds: int, pooling: str, content: bytes = b""
+    ) -> "Key":
+        """Wrap a float32 matrix (pools x bits) made elsewhere."""
+        if matrix.ndim != 2 or matrix.dtype != np.dtype("<f4"):
+            raise ParameterError(f"K must be a float32 matrix, not {matrix.dtype} {matrix.shape}")
+        pools, bits = matrix.shape
+        parameters = Parameters(int(bits), int(pools), rounds, pooling)
+        return cls(parameters, content, salt=secrets.token_bytes(32), matrix=matrix)
+
+    @property
+    def kind(self) -> str:
+        """`native` or `raw`."""
+        return "native" if self.secret is not None else "raw"
+
+    def at(self, placement: Placement) -> Mark:
+        """The mark this key makes at a placement (for a raw key the same everywhere)."""
+        if self.secret is not None:
+            return core.derive(self.secret, self.parameters, placement, self.content)
+        core.check_placement(placement)
+        assert self.matrix is not None
+        return Mark(self.parameters, self.matrix, core.watermark(self.matrix, self.content))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Public name of the key; reveals nothing of it."""
+        return core.fingerprint(self.salt, self._body())
+
+    @cached_property
+    def commitment(self) -> str:
+        """Hiding commitment to the key, for registration; reveals nothing of it."""
+        return core.commitment(self.salt, self._body())
+
+    def save(
+        self,
+        path: str | Path,
+        passphrase: str | None,
+        *,
+        overwrite: bool = False,
+        cost: int = DEFAULT_COST,
+    ) -> None:
+        """Write the key file, mode 0600. A passphrase of None stores the secret plainly."""
+        public = {
+            "format": FORMAT,
+            "version": 1,
+            "fingerprint": self.fingerprint,
+            "commitment": self.commitment,
+        }
+        payload = self._payload()
+        if passphrase is None:
+            public["protection"] = {"method": "none"}
+        else:
+            public["protection"] = protection = {
+                "method": ENCRYPTED,
+                **{"log2_n": cost, "r": 8, "p": 1},
+                "salt": _b64(secrets.token_bytes(16)),
+                "nonce": _b64(secrets.token_bytes(12)),
+            }
+            payload = _cipher(protection, passphrase).encrypt(
+                _unb64(protection["nonce"], 12), payload, canonical_json(public)
+            )
+        text = canonical_json({**public, "payload": _b64(payload)}).decode() + "\n"
+        files.write_text(Path(path), text, overwrite=overwrite, mode=0o600)
+
+    @classmethod
+    def load(cls, path: str | Path, passphrase: str | None = None) -> "Key":
+        """Read a key file; without a passphrase, NEURALMARK_PASSPHRASE is used if it is needed."""
+        container = read_container(path)
+        payload = _unb64(container["payload"])
+        try:
+            protection = container["protection"]
+            if protection["method"] != "none":
+                payload = _decrypt(path, container, payload, passphrase)
+            key = _from_payload(payload)
+        except (ParameterError, NonFiniteError) as error:
+            raise KeyFileError(f"{path}: {error}") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise KeyFileError(f"{path}: the key file is damaged") from None
+        public = (container["fingerprint"], container["commitment"])
+        if (key.fingerprint, key.commitment) != public:
+            raise KeyFileError(f"{path}: the key file was edited: its fingerprint does not fit")
+        return key
+
+    def _body(self) -> list[bytes]:
+        material = self.secret if self.matrix is None else _matrix_bytes(self.matrix)
+        parameters = canonical_json(self.parameters.to_dict())
+        return [self.kind.encode(), parameters, self.content, material or b""]
+
+    def _payload(self) -> bytes:
+        head = {
+            "kind": self.kind,
+            "parameters": self.parameters.to_dict(),
+            "content": _b64(self.content),
+            "salt": _b64(self.salt),
+        }
+        if self.secret is not None:
+            head["secret"] = _b64(self.secret)
+        return enc(canonical_json(head)) + (
+            b"" if self.matrix is None else _matrix_bytes(self.matrix)
+        )
+
+
+def content_bytes(owner: str = "", content: str = "") -> bytes:
+    """The bytes bound into a mark: `owner=NAME`, a line break, and free text; either may be empty."""
+    if any(unicodedata.category(char) == "Cc" for char in owner):
+        raise ParameterError("the owner's name must be one line of plain text")
+    lines = ([f"owner={owner}"] if owner else []) + ([content] if content else [])
+    return "\n".join(lines).encode("utf-8")
+
+
+def read_container(path: str | Path) -> dict[str, Any]:
+    """The public part of a key file, checked for form; needs no passphrase."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise KeyFileError(f"{path}: is larger than a key file may be ({MAX_FILE:,} bytes)")
+        container = strict_json(path.read_bytes())
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise KeyFileError(f"{path}: not a key file, or a truncated one") from None
+    if not isinstance(container, dict) or container.get("format") != FORMAT:
+        raise KeyFileError(f"{path}: not a NeuralMark key file")
+    if container.get("version") != 1:
+        raise KeyFileError(
+            f"{path}: key file version {str(container.get('version'))[:20]!r} is not known;"
+            " update neuralmark"
+        )
+    texts = ("fingerprint", "commitment", "payload")
+    protection = container.get("protection")
+    if (
+        set(container) != {"format", "version", "protection", *texts}
+        or not all(isinstance(container[name], str) for name in texts)
+        or not isinstance(protection, dict)
+        or protection.get("method") not in ("none", ENCRYPTED)
+    ):
+        raise KeyFileError(f"{path}: the key file is damaged")
+    return container
+
+
+def is_encrypted(path: str | Path) -> bool:
+    """Whether loading this key file takes a passphrase."""
+    return bool(read_container(path)["protection"]["method"] != "none")
+
+
+def _decrypt(
+    path: str | Path, container: dict[str, Any], payload: bytes, passphrase: str | None
+) -> bytes:
+    from cryptography.exceptions import InvalidTag
+
+    if passphrase is None:
+        passphrase = os.environ.get(PASSPHRASE_VARIABLE)
+    if passphrase is None:
+        raise PassphraseError(
+            f"{path} is encrypted: give its passphrase, set {PASSPHRASE_VARIABLE},"
+            " or use --passphrase-file"
+        )
+    public = {name: value for name, value in container.items() if name != "payload"}
+    protection = container["protection"]
+    cipher = _cipher(protection, passphrase)
+    try:
+        nonce = _unb64(protection["nonce"], 12)
+        return cipher.decrypt(nonce, payload, canonical_json(public))
+    except InvalidTag:
+        raise WrongPassphraseError(f"{path}: wrong passphrase (or the file was edited)") from None
+
+
+def _cipher(protection: dict[str, Any], passphrase: str) -> Any:
+    """The cipher under the passphrase; the cost is capped before any memory is taken."""
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+    from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+    log2_n, r, p = protection["log2_n"], protection["r"], protection["p"]
+    if not all(isinstance(cost, int) for cost in (log2_n, r, p)):
+        raise KeyFileError("the key file's scrypt costs are not numbers")
+    within = 10 <= log2_n <= 20 and 1 <= r <= 32 and 1 <= p <= 16
+    if not within or 128 * r << log2_n > 1 << 28 or 128 * r * p << log2_n > 1 << 30:
+        raise KeyFileError("the key file asks for more work than scrypt is allowed here")
+    kdf = Scrypt(salt=_unb64(protection["salt"], 16), length=32, n=1 << log2_n, r=r, p=p)
+    return ChaCha20Poly1305(kdf.derive(unicodedata.normalize("NFC", passphrase).encode("utf-8")))
+
+
+def _from_payload(payload: bytes) -> Key:
+    length = int.from_bytes(payload[:8], "little")
+    if length > len(payload) - 8:
+        raise ValueError("the payload is cut off")
+    head, rest = strict_json(payload[8 : 8 + length]), payload[8 + length :]
+    parameters = Parameters(**head["parameters"])
+    content, salt = _unb64(head["content"]), _unb64(head["salt"], 32)
+    if head["kind"] == "native" and not rest:
+        secret = _unb64(head["secret"], SECRET_BYTES)
+        return Key(parameters, content, salt=salt, secret=secret)
+    if head["kind"] == "raw" and len(rest) == 4 * parameters.bits * parameters.pools:
+        matrix = np.frombuffer(rest, "<f4").reshape(parameters.pools, parameters.bits)
+        return Key(parameters, content, salt=salt, matrix=matrix)
+    raise ValueError("neither a native nor a raw key")
+
+
+def _matrix_bytes(matrix: npt.NDArray[np.float32]) -> bytes:
+    return np.ascontiguousarray(matrix, "<f4").tobytes()
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _unb64(text: str, length: int | None = None) -> bytes:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise KeyFileError("the key file is damaged (base64)") from None
+    if length is not None and len(data) != length:
+        raise KeyFileError("the key file is damaged (a field has the wrong length)")
+    return data

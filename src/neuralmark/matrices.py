@@ -1,0 +1,75 @@
+"""Importing a key matrix made elsewhere (a raw key), to check marks made elsewhere."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from neuralmark.checkpoints import Checkpoint, open_checkpoint
+from neuralmark.core.key import MAX_CONTENT, MAX_ENTRIES, watermark
+from neuralmark.errors import KeyFileError, ParameterError
+from neuralmark.keyfile import Key
+
+NPY_MAGIC = b"\x93NUMPY"
+
+
+def import_key(path: str | Path, *, rounds: int, pooling: str = "strided") -> Key:
+    """Make a raw key of a float32 matrix `K`, optional `content` bytes and optional `bits`.
+
+    From .npz or safetensors, or one matrix in .npy. Bits that do not hash from K and the content
+    are refused: they would belong to another matrix.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(NPY_MAGIC))
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be read ({error.strerror})") from None
+    if magic == NPY_MAGIC:
+        return Key.raw(_npy(path), rounds, pooling)
+    checkpoint = open_checkpoint(path)
+    if "K" not in checkpoint.names():
+        raise KeyFileError(f"{path}: has no array named K")
+    info = checkpoint.info("K")
+    if info.dtype != "F32" or len(info.shape) != 2:
+        raise ParameterError(
+            f"{path}: K must be a float32 matrix (its bytes are hashed), not {info.dtype}"
+            f" of shape {info.shape}"
+        )
+    matrix = np.frombuffer(_bytes(checkpoint, "K", 4 * MAX_ENTRIES), "<f4").reshape(info.shape)
+    content = b""
+    if "content" in checkpoint.names():
+        content = _bytes(checkpoint, "content", MAX_CONTENT)
+    key = Key.raw(matrix, rounds, pooling, content)
+    if "bits" in checkpoint.names():
+        _check_bits(path, _bytes(checkpoint, "bits", 1 << 20), key)
+    return key
+
+
+def _check_bits(path: Path, stored: bytes, key: Key) -> None:
+    """`bits` holds one byte a bit (uint8 or bool)."""
+    assert key.matrix is not None
+    if stored != watermark(key.matrix, key.content).tobytes():
+        raise KeyFileError(
+            f"{path}: its bits are not the hash of K and the content; a key whose bits were chosen"
+            " freely proves nothing and is refused"
+        )
+
+
+def _npy(path: Path) -> npt.NDArray[np.float32]:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError, SyntaxError, OverflowError, RecursionError) as error:
+        raise KeyFileError(f"{path}: not a readable .npy file ({error})") from None
+    if array.size > MAX_ENTRIES:
+        raise ParameterError(f"{path}: K has {array.size:,} entries, above {MAX_ENTRIES:,}")
+    return np.array(array)
+
+
+def _bytes(checkpoint: Checkpoint, name: str, limit: int) -> bytes:
+    info = checkpoint.info(name)
+    if info.obstacle is not None:
+        raise KeyFileError(f"{checkpoint.path}: {name} cannot be read: {info.obstacle}")
+    if info.nbytes > limit:
+        raise ParameterError(f"{checkpoint.path}: {name} has {info.nbytes:,} bytes, over {limit:,}")
+    return b"".join(piece.tobytes() for piece in checkpoint.read(name))

@@ -1,0 +1,214 @@
+"""Which tensors of a model can carry a mark, and which `auto` chooses.
+
+Everything here is a pure function of names, shapes and dtypes: owner and judge arrive at the same
+list without telling each other anything.
+"""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from neuralmark.checkpoints import Checkpoint, TensorInfo
+from neuralmark.checkpoints._dtypes import FLOATS
+from neuralmark.core.carriers import expected_per_pool
+from neuralmark.core.key import Parameters, Placement
+from neuralmark.errors import TooFewCarriersError, UnknownTensorError, UnsuitableTensorError
+
+MIN_TENSOR = 8192
+"""`auto` leaves smaller tensors alone: they add little room and are easily hurt."""
+
+WEIGHTS_PER_POOL = 1 << 15
+"""`auto` adds tensors until it has this many weights for each pool (or no more tensors)."""
+
+MIN_PER_POOL = 8
+"""Fewer carriers a pool than this make a mark dear and weak: warned about."""
+
+_LEADING = ("module.", "base_model.model.")
+_INNER = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer")
+
+# Layers that owners and thieves alike replace, resize or leave out: classifiers and other outputs
+# at the top of the model, embeddings, positions, norms and adapters anywhere.
+_HEADS = frozenset("fc linear head heads classifier lm_head score output logits shared".split())
+_EDGE = re.compile(
+    r"\w*embed\w*|emb|wte|wpe|pos|pos_\w+|position\w*|\w*norm\w*|ln_\w+|bn\d*|lora_\w+"
+)
+_COMPANION = re.compile(
+    r"(scales?|scale_inv|weight_scale\w*|input_scale\w*|qzeros|zeros|zero_points?|absmax|g_idx"
+    r"|quant_map|nested_absmax|nested_quant_map|SCB|quant_state\S*|scale_weight|scale_input)$"
+)
+_SCALES_OF_FLOAT8 = ("_scale_inv", "_scale", "_scales", ".scale", ".scales")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor under its canonical name, with the reason why it cannot be marked, if any."""
+
+    name: str
+    info: TensorInfo
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why it cannot carry a mark as it is stored, or None."""
+        return self.info.obstacle
+
+    @property
+    def entry(self) -> tuple[str, tuple[int, ...]]:
+        """Its entry in a placement."""
+        return self.name, self.info.shape
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The tensors that `auto` takes, and why."""
+
+    tensors: tuple[Tensor, ...]
+    why: str
+
+
+def canonical_name(stored: str) -> str:
+    """Drop what wrappers add to a name.
+
+    >>> canonical_name("module._orig_mod.layer.base_layer.weight")
+    'layer.weight'
+    """
+    name = ".".join(part for part in stored.split(".") if part not in _INNER)
+    while name.startswith(_LEADING):
+        for prefix in _LEADING:
+            name = name.removeprefix(prefix)
+    return name or stored
+
+
+def catalogue(checkpoint: Checkpoint) -> list[Tensor]:
+    """All tensors of a checkpoint, in its order, with canonical names and obstacles."""
+    return catalogue_of([checkpoint.info(name) for name in checkpoint.names()])
+
+
+def catalogue_of(infos: Sequence[TensorInfo]) -> list[Tensor]:
+    """The same for a list of headers; names that would collide keep their stored form."""
+    counts = Counter(canonical_name(info.name) for info in infos)
+    stored = {info.name for info in infos}
+    tensors = []
+    for info in infos:
+        name = canonical_name(info.name)
+        name = name if counts[name] == 1 else info.name
+        obstacle = info.obstacle or _obstacle(info, stored)
+        tensors.append(Tensor(name, replace(info, obstacle=obstacle)))
+    return tensors
+
+
+def _obstacle(info: TensorInfo, stored: set[str]) -> str | None:
+    if info.size == 0:
+        return "it has no elements"
+    if _COMPANION.search(info.name):
+        return "it holds the scales of a quantised tensor, not weights"
+    if info.dtype not in FLOATS:
+        hint = ""
+        if info.dtype in ("I8", "U8", "I32", "U32") and len(info.shape) >= 1 and info.size > 64:
+            hint = " (integer-quantised weights? dequantise them first, then mark or verify)"
+        return f"its dtype is {info.dtype}, not a floating-point one{hint}"
+    if info.dtype.startswith("F8"):
+        stem = info.name.removesuffix(".weight")
+        near = [info.name + end for end in _SCALES_OF_FLOAT8]
+        near += [stem + end for end in (".scale_weight", ".weight_scale", ".weight_scale_inv")]
+        scale = next((name for name in near if name in stored), None)
+        if scale is not None:
+            return f"it is float8 scaled by {scale!r}; dequantise it first, then mark or verify"
+    return None
+
+
+def auto(tensors: Iterable[Tensor], parameters: Parameters) -> Choice:
+    """The largest inner weight tensors, as few as give every pool enough weights to share.
+
+    The same list for every order of the tensors, so for every file format and shard layout.
+    """
+    large = [
+        tensor
+        for tensor in tensors
+        if tensor.obstacle is None
+        and len(tensor.info.shape) >= 2
+        and tensor.info.size >= MIN_TENSOR
+    ]
+    candidates = [tensor for tensor in large if not _is_edge(tensor.name)] or large
+    candidates.sort(key=lambda tensor: (-tensor.info.size, natural(tensor.name)))
+    wanted, total, chosen = WEIGHTS_PER_POOL * parameters.pools, 0, []
+    for tensor in candidates:
+        if total >= wanted:
+            break
+        chosen.append(tensor)
+        total += tensor.info.size
+    chosen.sort(key=lambda tensor: natural(tensor.name))
+    per_pool = expected_per_pool(total, parameters.pools, parameters.rounds)
+    why = (
+        f"the {len(chosen)} largest inner weight tensor{'s' * (len(chosen) != 1)} of"
+        f" {len(candidates)} suitable: {total:,} weights, about {per_pool:,.0f} carriers a pool"
+    )
+    return Choice(tuple(chosen), why)
+
+
+def _is_edge(name: str) -> bool:
+    """Whether the name is that of an output, an embedding, a norm or an adapter."""
+    parts = name.lower().split(".")
+    top = parts[1] if parts[0] in ("model", "transformer") and len(parts) > 2 else parts[0]
+    return top in _HEADS or any(_EDGE.fullmatch(part) for part in parts[-3:])
+
+
+def select(tensors: Sequence[Tensor], names: Sequence[str]) -> tuple[Tensor, ...]:
+    """The tensors of these names (canonical or stored), sorted, each once."""
+    by_name = {tensor.info.name: tensor for tensor in tensors}
+    by_name.update({tensor.name: tensor for tensor in tensors})
+    chosen: dict[str, Tensor] = {}
+    for name in names:
+        tensor = by_name.get(name) or by_name.get(canonical_name(name))
+        if tensor is None:
+            raise UnknownTensorError(f"there is no tensor {name!r}{suggestion(name, by_name)}")
+        if tensor.name in chosen:
+            raise UnknownTensorError(f"the tensor {name!r} is named twice; name each once")
+        require_usable(tensor)
+        chosen[tensor.name] = tensor
+    return tuple(sorted(chosen.values(), key=lambda tensor: natural(tensor.name)))
+
+
+def require_usable(tensor: Tensor) -> None:
+    """Raise if the tensor cannot carry a mark as it is stored."""
+    if tensor.obstacle is not None:
+        raise UnsuitableTensorError(f"{tensor.name!r} cannot be used: {tensor.obstacle}")
+
+
+def placement_of(tensors: Iterable[Tensor]) -> Placement:
+    """The placement that a key is derived for."""
+    return tuple(tensor.entry for tensor in tensors)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Up to three names that look like the one asked for."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    if not near:
+        return "; 'neuralmark inspect MODEL' lists them"
+    return "; did you mean " + " or ".join(repr(other) for other in near) + "?"
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key under which layer 2 comes before layer 10.
+
+    >>> sorted(["l.10.w", "l.2.w"], key=natural)
+    ['l.2.w', 'l.10.w']
+    """
+    parts = re.split(r"([0-9]+)", name)
+    return tuple((0, int(p), p) if p.isdigit() and p.isascii() else (1, 0, p) for p in parts)
+
+
+def parameters_for(tensors: Sequence[Tensor], bits: int, pools: int) -> tuple[Parameters, str]:
+    """The most filter rounds, at most 4, that leave this model enough carriers; and why."""
+    for rounds in (4, 3, 2, 1):
+        parameters = Parameters(bits=bits, pools=pools, rounds=rounds)
+        chosen = auto(tensors, parameters)
+        total = sum(tensor.info.size for tensor in chosen.tensors)
+        per_pool = expected_per_pool(total, pools, rounds)
+        if per_pool >= 2 * MIN_PER_POOL:
+            return parameters, f"{rounds} rounds: {chosen.why}"
+    raise TooFewCarriersError(
+        f"this model is too small for {bits} bits in {pools} pools: auto finds {total:,} weights,"
+        f" and 1 round needs {4 * MIN_PER_POOL * pools:,}; use fewer --pools or name larger tensors"
+    )

@@ -1,0 +1,151 @@
+"""One streaming pass over the marked tensors of a checkpoint: all that a read-out needs.
+
+Memory is a few pieces of CHUNK_BYTES, whatever the size of the model.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from neuralmark.checkpoints import Checkpoint
+from neuralmark.checkpoints._dtypes import Raw, decode
+from neuralmark.core import readout
+from neuralmark.core.carriers import Carriers
+from neuralmark.core.encoding import canonical_json
+from neuralmark.core.key import Float, Mark, Placement
+from neuralmark.errors import NonFiniteError, TooFewCarriersError
+from neuralmark.placement import Tensor
+from neuralmark.records import Digest
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, bytes done, bytes in all."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one pass found; the carriers' values only where they were asked for."""
+
+    carriers: Carriers
+    pooled: Float
+    within: float
+    """Deviation of the carriers around the mean of their pool: the mark does not change it."""
+    norm: float
+    digests: dict[str, str]
+    values: Float | None = None
+
+    @property
+    def sigma_z(self) -> float:
+        """What the logits of these weights scatter by without a mark."""
+        per_pool, pools = self.carriers.per_pool, self.carriers.pools
+        if per_pool > 1 and self.within > 0:
+            return self.within * math.sqrt(pools / per_pool)
+        return float(readout.scatter_unit(self.pooled))
+
+
+def total_size(placement: Placement) -> int:
+    """Number of weights in all tensors of a placement."""
+    return sum(math.prod(shape) for _, shape in placement)
+
+
+def require_carriers(mark: Mark, placement: Placement) -> Carriers:
+    """The carriers of a mark in a placement; raises where a pool would be empty."""
+    total = total_size(placement)
+    carriers = Carriers.of(mark, total)
+    if carriers.per_pool:
+        return carriers
+    parameters = mark.parameters
+    names = ", ".join(f"{name} ({math.prod(shape):,})" for name, shape in placement[:4])
+    names += ", …" if len(placement) > 4 else ""
+    needed = 2 * parameters.pools * 2**parameters.rounds
+    fits = f"use tensors of {needed:,} weights or more, or a key with fewer rounds or pools"
+    raise TooFewCarriersError(
+        f"too few carriers for this key: {names} have {carriers.lengths[-1]:,} carriers for"
+        f" {parameters.pools} pools after {parameters.rounds} rounds; {fits}"
+        " ('neuralmark key new --for MODEL' chooses them)"
+    )
+
+
+def read_marked(
+    checkpoint: Checkpoint,
+    tensors: Sequence[Tensor],
+    carriers: Carriers,
+    *,
+    keep: bool = False,
+    transposed: bool = False,
+    progress: Progress | None = None,
+) -> Reading:
+    """Read the tensors, laid end to end, and pool their carriers."""
+    sums, squares, norm = np.zeros(carriers.pools), 0.0, 0.0
+    kept: list[Float] = []
+    digests: dict[str, str] = {}
+    start = done = 0
+    size = sum(tensor.info.nbytes for tensor in tensors)
+    for tensor in tensors:
+        digest = hashlib.sha256()
+        for raw in _pieces(checkpoint, tensor, transposed, digest):
+            values = decode(raw, tensor.info.dtype)
+            first, last = carriers.rank(start), carriers.rank(start + len(values))
+            chosen = values[carriers.positions(first, last) - start].astype(np.float64)
+            carriers.sum_into(sums, first, chosen)
+            squares += float(chosen @ chosen)
+            norm += _squared_norm(values)
+            if keep:
+                kept.append(chosen)
+            start += len(values)
+            done += len(raw)
+            if progress:
+                progress("reading", done, size)
+        digests[tensor.name] = digest.hexdigest()
+    if not (np.isfinite(sums).all() and math.isfinite(squares)):
+        names = ", ".join(tensor.name for tensor in tensors[:4])
+        raise NonFiniteError(
+            f"the weights that carry the mark hold NaN or infinity ({names}); repair the model first"
+        )
+    pooled = sums / max(carriers.per_pool, 1)
+    spread = squares - carriers.per_pool * float(pooled @ pooled)
+    within = math.sqrt(max(spread, 0.0) / max(carriers.size - carriers.pools, 1))
+    values_kept = np.concatenate(kept) if keep else None
+    return Reading(carriers, pooled, within, math.sqrt(norm), digests, values_kept)
+
+
+def digest_of(checkpoint: Checkpoint, tensors: dict[str, str], *, full: bool = False) -> Digest:
+    """The digest that claims and verdicts carry."""
+    headers = sorted(
+        [info.name, info.dtype, list(info.shape)]
+        for info in (checkpoint.info(name) for name in checkpoint.names())
+    )
+    whole = {file.name: _file_digest(file) for file in checkpoint.files()} if full else None
+    return Digest(hashlib.sha256(canonical_json(headers)).hexdigest(), tensors, whole)
+
+
+def _pieces(
+    checkpoint: Checkpoint, tensor: Tensor, transposed: bool, digest: "hashlib._Hash"
+) -> Iterator[Raw]:
+    """Stored pieces of a tensor; a transposed one is read whole and turned."""
+    pieces: Iterator[Raw] = checkpoint.read(tensor.info.name)
+    if not transposed:
+        for piece in pieces:
+            digest.update(piece)
+            yield piece
+        return
+    whole = np.concatenate([piece.copy() for piece in pieces])
+    digest.update(whole)
+    itemsize = len(whole) // tensor.info.size
+    turned = whole.reshape(*tensor.info.shape, itemsize).transpose(1, 0, 2)
+    yield np.ascontiguousarray(turned).reshape(-1)
+
+
+def _squared_norm(values: Float) -> float:
+    """Sum of squares; again in float64 where float32 overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(values @ values)
+        return total if math.isfinite(total) else float(np.square(values, dtype=np.float64).sum())
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,239 @@
+"""Claim and Verdict: frozen, versioned, JSON (docs/formats.md)."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from neuralmark import files
+from neuralmark._version import __version__
+from neuralmark.core.encoding import strict_json
+from neuralmark.core.key import Parameters, Placement
+from neuralmark.errors import ParameterError, RecordError
+
+CLAIM_FORMAT = "neuralmark-claim"
+VERDICT_FORMAT = "neuralmark-verdict/1"
+MAX_CLAIM = 16 << 20
+
+VERIFIED = "verified"
+NOT_VERIFIED = "not-verified"
+UNPROVEN = "matches-unproven"
+UNPROVABLE = "unprovable"
+
+
+@dataclass(frozen=True)
+class Digest:
+    """SHA-256 of a checkpoint's headers, of the tensors read, and of whole files on request."""
+
+    headers: str
+    tensors: dict[str, str]
+    files: dict[str, str] | None = None
+    algorithm: str = "sha256"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Public record of where a key was put into which model. Never trusted, only followed."""
+
+    fingerprint: str
+    commitment: str
+    parameters: Parameters
+    placement: Placement
+    marked_digest: Digest
+    source_digest: Digest | None = None
+    library: str = __version__
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it stands in the claim file."""
+        return {
+            "format": CLAIM_FORMAT,
+            "version": 1,
+            "fingerprint": self.fingerprint,
+            "commitment": self.commitment,
+            "scheme": self.parameters.scheme,
+            "parameters": self.parameters.to_dict(),
+            "placement": placement_list(self.placement),
+            "source_digest": asdict(self.source_digest) if self.source_digest else None,
+            "marked_digest": asdict(self.marked_digest),
+            "library": self.library,
+        }
+
+    def to_json(self) -> str:
+        """Readable JSON, ending in a line break."""
+        return to_json(self.to_dict())
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the claim file."""
+        files.write_text(Path(path), self.to_json(), overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Claim":
+        """Read a claim file; it is hostile input like any other."""
+        path = Path(path)
+        try:
+            if path.stat().st_size > MAX_CLAIM:
+                raise RecordError(f"{path}: is larger than a claim may be ({MAX_CLAIM:,} bytes)")
+            data = strict_json(path.read_bytes())
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be read ({error.strerror})") from None
+        except ValueError as error:
+            raise RecordError(f"{path}: is not valid JSON ({error})") from None
+        if not isinstance(data, dict) or data.get("format") != CLAIM_FORMAT:
+            raise RecordError(f"{path}: not a NeuralMark claim")
+        if data.get("version") != 1:
+            raise RecordError(f"{path}: a claim of an unknown version; update neuralmark")
+        try:
+            return cls.from_dict(data)
+        except (ParameterError, KeyError, TypeError, ValueError) as error:
+            raise RecordError(f"{path}: the claim is damaged ({error})") from None
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Claim":
+        """The claim in a parsed file; raises on anything of the wrong form."""
+        source = data["source_digest"]
+        return cls(
+            fingerprint=_text(data["fingerprint"]),
+            commitment=_text(data["commitment"]),
+            parameters=Parameters(**data["parameters"]),
+            placement=_placement(data["placement"]),
+            marked_digest=Digest(**data["marked_digest"]),
+            source_digest=None if source is None else Digest(**source),
+            library=_text(data["library"]),
+        )
+
+
+@dataclass(frozen=True)
+class TensorRead:
+    """A tensor that was read for a verdict."""
+
+    name: str
+    stored_name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of bits by margin, apart for those that match and those that do not."""
+
+    edges: tuple[float, ...]
+    matched: tuple[int, ...]
+    missed: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What verification found, with everything that influenced it and nothing of the key."""
+
+    status: str
+    reason: str
+    matched: int
+    bits: int
+    boundary: int | None
+    bound_log2: float
+    full_match_bound_log2: float
+    trials: int
+    parameters: Parameters
+    key_kind: str
+    fingerprint: str
+    placement: Placement
+    tensors: tuple[TensorRead, ...]
+    mapping: str
+    orientation: str
+    carriers: int
+    weights_per_pool: int
+    smallest_margin: float
+    median_margin: float
+    margin_histogram: Histogram
+    match_map: str
+    certified_radius: float | None
+    certified_radius_relative: float | None
+    model: str
+    checkpoint_digest: Digest
+    version: str = __version__
+
+    @property
+    def verified(self) -> bool:
+        """True only for a native key that reached the boundary."""
+        return self.status == VERIFIED
+
+    @property
+    def rate(self) -> float:
+        """Share of matching bits."""
+        return self.matched / self.bits
+
+    def __bool__(self) -> bool:
+        """Refuse to be a bare truth value: ask for `.verified`."""
+        raise TypeError("a Verdict is more than a bool: use verdict.verified")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole evidence, as `neuralmark verify --json` prints it."""
+        radius = None
+        if self.certified_radius is not None:
+            relative = self.certified_radius_relative
+            radius = {"absolute": self.certified_radius, "relative": relative}
+        return {
+            "format": VERDICT_FORMAT,
+            "version": self.version,
+            "verified": self.verified,
+            "status": self.status,
+            "reason": self.reason,
+            "matched": self.matched,
+            "bits": self.bits,
+            "rate": self.rate,
+            "boundary": self.boundary,
+            "bound_log2": self.bound_log2,
+            "full_match_bound_log2": self.full_match_bound_log2,
+            "trials": self.trials,
+            "scheme": self.parameters.scheme,
+            "parameters": self.parameters.to_dict(),
+            "key_kind": self.key_kind,
+            "fingerprint": self.fingerprint,
+            "placement": placement_list(self.placement),
+            "tensors": [asdict(tensor) | {"shape": list(tensor.shape)} for tensor in self.tensors],
+            "mapping": self.mapping,
+            "orientation": self.orientation,
+            "carriers": self.carriers,
+            "weights_per_pool": self.weights_per_pool,
+            "margins": {
+                "smallest": self.smallest_margin,
+                "median": self.median_margin,
+                "unit": "sigma_z",
+            },
+            "margin_histogram": {k: list(v) for k, v in asdict(self.margin_histogram).items()},
+            "match_map": self.match_map,
+            "certified_radius": radius,
+            "model": self.model,
+            "checkpoint_digest": asdict(self.checkpoint_digest),
+        }
+
+    def to_json(self) -> str:
+        """Readable JSON, ending in a line break."""
+        return to_json(self.to_dict())
+
+
+def to_json(value: dict[str, Any]) -> str:
+    """Readable JSON, ending in a line break; numbers that JSON lacks are an error."""
+    import json
+
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def placement_list(placement: Placement) -> list[list[Any]]:
+    """A placement as JSON has it."""
+    return [[name, list(shape)] for name, shape in placement]
+
+
+def _placement(value: Any) -> Placement:
+    if not isinstance(value, list) or not value:
+        raise ValueError("placement is not a list")
+    for name, shape in value:
+        _text(name)
+        if not isinstance(shape, list) or not all(type(x) is int and x >= 0 for x in shape):
+            raise ValueError("placement has a bad shape")
+    return tuple((name, tuple(shape)) for name, shape in value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("expected text")
+    return value
