@@ -77,7 +77,7 @@ def replacing(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
             sync_tree(temporary)
             if out.is_dir():
                 shutil.rmtree(out)
-            os.replace(temporary, out)
+            temporary.replace(out)
             sync(out.parent)
     finally:
         remove(temporary)
@@ -90,9 +90,13 @@ def writing(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutputError(f"no space left to write {out}: free some, or choose another disk")
+            raise OutputError(
+                f"no space left to write {out}: free some, or choose another disk"
+            ) from None
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise OutputError(f"{out} cannot be written ({error.strerror}): choose another place")
+            raise OutputError(
+                f"{out} cannot be written ({error.strerror}): choose another place"
+            ) from None
         raise
 
 

@@ -90,7 +90,7 @@ def inspect(
 
 
 def unit_cost(parameters: Parameters, strength: float) -> float | None:
-    """‖d‖/σ_p·√k for random pools: what a strength costs, whatever the tensor; None if infeasible."""
+    """What a strength costs for random pools of deviation 1; None where it is infeasible."""
     key = Key.new(parameters) if parameters.pooling == "strided" else None
     if key is None:
         return None

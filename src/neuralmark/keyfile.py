@@ -112,7 +112,7 @@ class Key:
         cost: int = DEFAULT_COST,
     ) -> None:
         """Write the key file, mode 0600. A passphrase of None stores the secret plainly."""
-        public = {
+        public: dict[str, Any] = {
             "format": FORMAT,
             "version": 1,
             "fingerprint": self.fingerprint,
@@ -122,12 +122,13 @@ class Key:
         if passphrase is None:
             public["protection"] = {"method": "none"}
         else:
-            public["protection"] = protection = {
+            protection: dict[str, Any] = {
                 "method": ENCRYPTED,
                 **{"log2_n": cost, "r": 8, "p": 1},
                 "salt": _b64(secrets.token_bytes(16)),
                 "nonce": _b64(secrets.token_bytes(12)),
             }
+            public["protection"] = protection
             payload = _cipher(protection, passphrase).encrypt(
                 _unb64(protection["nonce"], 12), payload, canonical_json(public)
             )
@@ -173,7 +174,7 @@ class Key:
 
 
 def content_bytes(owner: str = "", content: str = "") -> bytes:
-    """The bytes bound into a mark: `owner=NAME`, a line break, and free text; either may be empty."""
+    """The bytes bound into a mark: `owner=NAME`, a line break, and free text; both optional."""
     if any(unicodedata.category(char) == "Cc" for char in owner):
         raise ParameterError("the owner's name must be one line of plain text")
     lines = ([f"owner={owner}"] if owner else []) + ([content] if content else [])
@@ -232,9 +233,10 @@ def _decrypt(
     cipher = _cipher(protection, passphrase)
     try:
         nonce = _unb64(protection["nonce"], 12)
-        return cipher.decrypt(nonce, payload, canonical_json(public))
+        plain: bytes = cipher.decrypt(nonce, payload, canonical_json(public))
     except InvalidTag:
         raise WrongPassphraseError(f"{path}: wrong passphrase (or the file was edited)") from None
+    return plain
 
 
 def _cipher(protection: dict[str, Any], passphrase: str) -> Any:

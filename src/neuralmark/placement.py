@@ -9,8 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from neuralmark.checkpoints import Checkpoint, TensorInfo
+from neuralmark.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from neuralmark.checkpoints._dtypes import FLOATS
 from neuralmark.core.carriers import expected_per_pool
 from neuralmark.core.key import Parameters, Placement
@@ -30,7 +31,20 @@ _INNER = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "ba
 
 # Layers that owners and thieves alike replace, resize or leave out: classifiers and other outputs
 # at the top of the model, embeddings, positions, norms and adapters anywhere.
-_HEADS = frozenset("fc linear head heads classifier lm_head score output logits shared".split())
+_HEADS = frozenset(
+    (
+        "fc",
+        "linear",
+        "head",
+        "heads",
+        "classifier",
+        "lm_head",
+        "score",
+        "output",
+        "logits",
+        "shared",
+    )
+)
 _EDGE = re.compile(
     r"\w*embed\w*|emb|wte|wpe|pos|pos_\w+|position\w*|\w*norm\w*|ln_\w+|bn\d*|lora_\w+"
 )
@@ -199,16 +213,25 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(p), p) if p.isdigit() and p.isascii() else (1, 0, p) for p in parts)
 
 
-def parameters_for(tensors: Sequence[Tensor], bits: int, pools: int) -> tuple[Parameters, str]:
-    """The most filter rounds, at most 4, that leave this model enough carriers; and why."""
-    for rounds in (4, 3, 2, 1):
-        parameters = Parameters(bits=bits, pools=pools, rounds=rounds)
-        chosen = auto(tensors, parameters)
-        total = sum(tensor.info.size for tensor in chosen.tensors)
-        per_pool = expected_per_pool(total, pools, rounds)
+def fitting_parameters(
+    model: str | Path, bits: int | None, pools: int | None, rounds: int | None
+) -> tuple[Parameters, str]:
+    """The most filter rounds, at most 4, that leave this model enough carriers; and why.
+
+    Rounds do not change what a mark costs, only how many weights share it, so they go first;
+    bits and pools stay as given.
+    """
+    tensors = catalogue(open_checkpoint(model))
+    for candidate in (4, 3, 2, 1) if rounds is None else (rounds,):
+        parameters = Parameters.of(bits, pools, candidate)
+        choice = auto(tensors, parameters)
+        total = sum(tensor.info.size for tensor in choice.tensors)
+        per_pool = expected_per_pool(total, parameters.pools, candidate)
         if per_pool >= 2 * MIN_PER_POOL:
-            return parameters, f"{rounds} rounds: {chosen.why}"
+            return parameters, f"{parameters.bits} bits, {candidate} rounds on {choice.why}"
+    needed = 2 * MIN_PER_POOL * parameters.pools * 2**parameters.rounds
     raise TooFewCarriersError(
-        f"this model is too small for {bits} bits in {pools} pools: auto finds {total:,} weights,"
-        f" and 1 round needs {4 * MIN_PER_POOL * pools:,}; use fewer --pools or name larger tensors"
+        f"{model} is too small for {parameters.bits} bits in {parameters.pools} pools: auto finds"
+        f" {total:,} weights, and {parameters.rounds} round(s) need {needed:,};"
+        " use fewer --pools"
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints._dtypes import Raw, decode
@@ -103,7 +104,7 @@ def read_marked(
     if not (np.isfinite(sums).all() and math.isfinite(squares)):
         names = ", ".join(tensor.name for tensor in tensors[:4])
         raise NonFiniteError(
-            f"the weights that carry the mark hold NaN or infinity ({names}); repair the model first"
+            f"the weights that carry the mark hold NaN or infinity ({names}); repair the model"
         )
     pooled = sums / max(carriers.per_pool, 1)
     spread = squares - carriers.per_pool * float(pooled @ pooled)
@@ -129,17 +130,17 @@ def _pieces(
     pieces: Iterator[Raw] = checkpoint.read(tensor.info.name)
     if not transposed:
         for piece in pieces:
-            digest.update(piece)
+            digest.update(piece.data)
             yield piece
         return
     whole = np.concatenate([piece.copy() for piece in pieces])
-    digest.update(whole)
+    digest.update(whole.data)
     itemsize = len(whole) // tensor.info.size
     turned = whole.reshape(*tensor.info.shape, itemsize).transpose(1, 0, 2)
     yield np.ascontiguousarray(turned).reshape(-1)
 
 
-def _squared_norm(values: Float) -> float:
+def _squared_norm(values: npt.NDArray[np.floating]) -> float:
     """Sum of squares; again in float64 where float32 overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(values @ values)

@@ -139,8 +139,6 @@ class Verdict:
     tensors: tuple[TensorRead, ...]
     mapping: str
     orientation: str
-    carriers: int
-    weights_per_pool: int
     smallest_margin: float
     median_margin: float
     margin_histogram: Histogram
@@ -192,8 +190,6 @@ class Verdict:
             "tensors": [asdict(tensor) | {"shape": list(tensor.shape)} for tensor in self.tensors],
             "mapping": self.mapping,
             "orientation": self.orientation,
-            "carriers": self.carriers,
-            "weights_per_pool": self.weights_per_pool,
             "margins": {
                 "smallest": self.smallest_margin,
                 "median": self.median_margin,

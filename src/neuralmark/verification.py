@@ -248,8 +248,6 @@ def judge(
         ),
         mapping=attempt.mapping,
         orientation="transposed" if attempt.transposed else "stored",
-        carriers=carriers.size,
-        weights_per_pool=carriers.per_pool,
         smallest_margin=float(scaled.min()),
         median_margin=float(np.median(scaled)),
         margin_histogram=_histogram(scaled),

@@ -1,1 +1,1 @@
-"""The method itself: pure functions on numpy arrays. No files, clock, torch or global randomness."""
+"""The method itself: pure functions of numpy arrays. No files, clock, torch or globals."""

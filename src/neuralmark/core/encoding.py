@@ -5,10 +5,10 @@ from typing import Any
 
 
 def enc(part: bytes) -> bytes:
-    """Length of `part` as 8 little-endian bytes, then the bytes.
+    r"""Length of `part` as 8 little-endian bytes, then the bytes.
 
     >>> enc(b"ab")
-    b'\\x02\\x00\\x00\\x00\\x00\\x00\\x00\\x00ab'
+    b'\x02\x00\x00\x00\x00\x00\x00\x00ab'
     """
     return len(part).to_bytes(8, "little") + part
 

@@ -39,7 +39,7 @@ class LeastChange:
         if p.bits < p.pools:
             gram = self._half_spaces.T @ self._half_spaces
             try:
-                self._factor = np.linalg.cholesky(gram)
+                self._factor = np.asarray(np.linalg.cholesky(gram), np.float64)
             except np.linalg.LinAlgError:  # nearly dependent columns: the primal form still works
                 self._factor = None
 

@@ -54,6 +54,15 @@ class Parameters:
         if self.scheme != "neuralmark":
             raise ParameterError(f"unknown scheme {self.scheme!r}; known: neuralmark")
 
+    @classmethod
+    def of(
+        cls, bits: int | None = None, pools: int | None = None, rounds: int | None = None
+    ) -> "Parameters":
+        """Fill in what is not given: 256 bits, twice as many pools (512 at least), 4 rounds."""
+        bits = 256 if bits is None else bits
+        pools = max(512, 2 * bits) if pools is None else pools
+        return cls(bits, pools, 4 if rounds is None else rounds)
+
     def to_dict(self) -> dict[str, int | str]:
         """As it stands in key files, claims, verdicts and in the derivation."""
         return {
@@ -106,7 +115,8 @@ def native_matrix(
         draws += words[..., i]
     draws -= 131070
     centred = k * draws - draws.sum(axis=0)
-    return (centred * (1.0 / (k * _SPREAD))).astype(np.float32)
+    matrix: npt.NDArray[np.float32] = (centred * (1.0 / (k * _SPREAD))).astype(np.float32)
+    return matrix
 
 
 def watermark(matrix: npt.NDArray[np.float32], content: bytes) -> npt.NDArray[np.uint8]:

@@ -24,7 +24,7 @@ def pool(values: Array, pools: int, pooling: str = "strided") -> Array:
 
 
 def logits(pooled: Array, matrix: Array) -> Array:
-    """z = pooled @ K; bit j is read as 1 where z_j > 0."""
+    """Logits z = pooled @ K; bit j is read as 1 where z_j > 0."""
     return pooled @ matrix
 
 

@@ -1,0 +1,97 @@
+"""Options that several commands share: keys and passphrases."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from neuralmark.cli import _output as output
+from neuralmark.errors import PassphraseError
+
+if TYPE_CHECKING:
+    from neuralmark.keyfile import Key
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PASSPHRASE_VARIABLE = "NEURALMARK_PASSPHRASE"  # noqa: S105 - the name of a variable
+
+
+def passphrase_file_option(function: F) -> F:
+    """--passphrase-file, on every command that opens a key."""
+    return click.option(
+        "--passphrase-file",
+        type=click.Path(path_type=Path),
+        help=f"File whose first line is the passphrase (else ${PASSPHRASE_VARIABLE} or a prompt).",
+    )(function)
+
+
+def key_options(function: F) -> F:
+    """--key and --passphrase-file."""
+    key = click.option(
+        "--key",
+        "key_file",
+        required=True,
+        type=click.Path(path_type=Path),
+        help="Key file (.nmkey).",
+    )
+    return key(passphrase_file_option(function))
+
+
+def json_option(function: F) -> F:
+    """--json, on every command."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def load_key(path: Path, passphrase_file: Path | None) -> "Key":
+    """Open a key file, asking for the passphrase only when it needs one."""
+    from neuralmark.keyfile import Key, is_encrypted
+
+    if not is_encrypted(path):
+        return Key.load(path)
+    return Key.load(path, given_passphrase(passphrase_file) or prompt(f"Passphrase of {path}"))
+
+
+def new_passphrase(passphrase_file: Path | None) -> str:
+    """A passphrase for a new key file: given, or typed twice."""
+    return given_passphrase(passphrase_file) or typed_twice()
+
+
+def typed_twice() -> str:
+    """A new passphrase from the terminal."""
+    first = prompt("New passphrase")
+    if prompt("The same again") != first:
+        raise PassphraseError("the two passphrases differ; nothing was written")
+    return first
+
+
+def given_passphrase(passphrase_file: Path | None) -> str | None:
+    """The passphrase from a file or from the environment, or None."""
+    if passphrase_file is not None:
+        try:
+            lines = passphrase_file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PassphraseError(f"{passphrase_file}: cannot be read ({error})") from None
+        if not lines or not lines[0]:
+            raise PassphraseError(f"{passphrase_file}: its first line is empty")
+        return lines[0]
+    return os.environ.get(PASSPHRASE_VARIABLE) or None
+
+
+def prompt(question: str) -> str:
+    """Ask on the terminal, without echo."""
+    if not sys.stdin.isatty():
+        raise PassphraseError(
+            f"a passphrase is needed and there is no terminal to ask on: set"
+            f" {PASSPHRASE_VARIABLE}, or use --passphrase-file"
+        )
+    answer: str = click.prompt(question, hide_input=True, err=True)
+    return answer
+
+
+def recovered(message: str | None) -> None:
+    """Say what was done about an interrupted in-place embedding, if anything was."""
+    if message:
+        output.note(message)

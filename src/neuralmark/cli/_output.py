@@ -1,0 +1,127 @@
+"""What the commands print: panels on a terminal, plain lines in a pipe, JSON when asked."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from neuralmark.reading import Progress
+
+
+def fail(name: str, message: str, code: int) -> NoReturn:
+    """One line on stderr (and a JSON object on stdout when --json was given), then exit."""
+    line = printable(" ".join(message.split()))
+    if "--json" in sys.argv:
+        as_json({"error": name, "message": line, "exit_code": code})
+    click.echo(f"neuralmark: {name}: {line}", err=True)
+    sys.exit(code)
+
+
+def as_json(value: dict[str, Any]) -> None:
+    """Print a JSON object."""
+    from neuralmark.records import to_json
+
+    click.echo(to_json(value), nl=False)
+
+
+def note(message: str) -> None:
+    """A line for the person at the terminal, on stderr."""
+    click.echo(f"neuralmark: {printable(message)}", err=True)
+
+
+def printable(text: str) -> str:
+    """Escape control characters: names come from files that nobody vouches for."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def panel(title: str, rows: Sequence[tuple[str, str]], *, good: bool | None = None) -> None:
+    """A titled list of labels and values."""
+    rows = [(label, printable(value)) for label, value in rows]
+    if not sys.stdout.isatty():
+        click.echo(printable(title))
+        for label, value in rows:
+            click.echo(f"  {label + ':':<20} {value}")
+        return
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in rows:
+        grid.add_row(Text(label), Text(value))
+    style = {True: "green", False: "red", None: "cyan"}[good]
+    Console().print(
+        Panel(
+            grid,
+            title=Text(printable(title), style=f"bold {style}"),
+            title_align="left",
+            border_style=style,
+            expand=False,
+        )
+    )
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int]) -> None:
+    """A table; the columns whose indices are in `numeric` are right-aligned."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        widths = [max(len(row[i]) for row in [list(headers), *cells]) for i in range(len(headers))]
+        for row in [list(headers), *cells]:
+            parts = [
+                cell.rjust(width) if i in numeric else cell.ljust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            click.echo("  ".join(parts).rstrip())
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(header_style="bold", box=None, pad_edge=False)
+    for i, header in enumerate(headers):
+        grid.add_column(header, justify="right" if i in numeric else "left", overflow="fold")
+    for row in cells:
+        grid.add_row(*(Text(cell) for cell in row))
+    Console().print(grid)
+
+
+@contextmanager
+def progress_bar() -> "Iterator[Progress | None]":
+    """A progress bar on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def update(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield update
+
+
+def power_of_two(exponent: float) -> str:
+    """A chance as a power of two."""
+    return f"2^{exponent:.2f}"
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """A share as a percentage."""
+    return f"{100 * share:.{digits}f} %"

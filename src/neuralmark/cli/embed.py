@@ -1,0 +1,191 @@
+"""`neuralmark embed`: write a mark into a finished checkpoint."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from neuralmark.cli import _options as options
+from neuralmark.cli import _output as output
+
+if TYPE_CHECKING:
+    from neuralmark.embedding import Embedding
+
+
+@click.command("embed")
+@click.argument("model", type=click.Path(path_type=Path))
+@options.key_options
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=click.Path(path_type=Path),
+    help="Where to write the marked copy (a file, or a folder for a folder).",
+)
+@click.option(
+    "--tensor",
+    "tensors",
+    multiple=True,
+    metavar="NAME",
+    help="Mark this tensor (may be repeated); default: what auto chooses.",
+)
+@click.option(
+    "--strength",
+    type=float,
+    help="Margin of every bit, in units of what unmarked logits scatter by.",
+)
+@click.option(
+    "--budget", type=float, metavar="PERCENT", help="Change of the marked weights, in percent."
+)
+@click.option("--in-place", is_flag=True, help="Change MODEL itself, under a journal.")
+@click.option("--dry-run", is_flag=True, help="Compute and report, write nothing.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@click.option(
+    "--check",
+    "check_command",
+    metavar="CMD",
+    help="Your own evaluation: run on candidates ('{}' stands for the path, else it is"
+    " appended); the strongest mark for which it exits with 0 is kept.",
+)
+@click.option(
+    "--other-key",
+    "other_keys",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Key of a mark that is already there: show its rate before and after.",
+)
+@options.json_option
+def command(
+    model: Path,
+    key_file: Path,
+    passphrase_file: Path | None,
+    out: Path | None,
+    tensors: tuple[str, ...],
+    strength: float | None,
+    budget: float | None,
+    in_place: bool,
+    dry_run: bool,
+    force: bool,
+    check_command: str | None,
+    other_keys: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Write the key's mark into a copy of MODEL (-o) or into MODEL itself (--in-place).
+
+    No data and no model code are needed. The default is the larger of strength 1 and what a
+    change of 2 % buys.
+    """
+    from neuralmark import embedding
+
+    if not (out or in_place or dry_run):
+        raise click.UsageError("say where to write: -o OUT, --in-place, or --dry-run")
+    key = options.load_key(key_file, passphrase_file)
+    others = [options.load_key(path, passphrase_file) for path in other_keys]
+    options.recovered(embedding.recover(model))
+    with output.progress_bar() as progress:
+        result = embedding.embed(
+            model,
+            key,
+            None if dry_run else out,
+            tensors=list(tensors) or None,
+            strength=strength,
+            budget=budget,
+            in_place=in_place and not dry_run,
+            overwrite=force,
+            check=_checker(check_command) if check_command else None,
+            other_keys=others,
+            progress=progress,
+        )
+    for warning in result.warnings:
+        output.note(f"warning: {warning}")
+    if as_json:
+        output.as_json(_json(result))
+        return
+    _show(result)
+
+
+def _checker(line: str) -> Callable[[Path], bool]:
+    """Runs the owner's command on a candidate; its output goes to stderr."""
+    import shlex
+    import subprocess
+    import sys
+
+    words = shlex.split(line)
+
+    def check(path: Path) -> bool:
+        placed = [word.replace("{}", str(path)) for word in words]
+        command_line = placed if any("{}" in word for word in words) else [*words, str(path)]
+        try:
+            done = subprocess.run(command_line, stdout=sys.stderr, check=False)  # noqa: S603
+        except OSError as error:
+            raise click.UsageError(f"--check cannot be run: {error}") from None
+        output.note(f"check: {'passed' if done.returncode == 0 else 'failed'}")
+        return done.returncode == 0
+
+    return check
+
+
+def _json(result: "Embedding") -> dict[str, Any]:
+    verdict = result.verdict
+    return {
+        "output": result.output,
+        "claim_file": result.claim_file,
+        "dry_run": result.output is None,
+        "tensors": list(result.tensors),
+        "strength": result.strength,
+        "change_relative": result.change_relative,
+        "change_largest": result.change_largest,
+        "carriers": result.carriers,
+        "weights_per_pool": result.weights_per_pool,
+        "warnings": list(result.warnings),
+        "verdict": verdict.to_dict() if verdict else None,
+        "others": [
+            {
+                "fingerprint": before.fingerprint,
+                "before": before.to_dict(),
+                "after": after.to_dict(),
+            }
+            for before, after in result.others
+        ],
+    }
+
+
+def _show(result: "Embedding") -> None:
+    rows = [
+        ("tensors", _shorten(result.tensors)),
+        ("carriers", f"{result.carriers:,} weights, {result.weights_per_pool:,} a pool"),
+        ("strength", f"{result.strength:.3g}"),
+        (
+            "change",
+            f"{output.percent(result.change_relative)} of the weights' norm,"
+            f" largest {result.change_largest:.3g}",
+        ),
+    ]
+    verdict = result.verdict
+    if verdict is None:
+        output.panel("Dry run: nothing was written", rows)
+        return
+    radius = verdict.certified_radius_relative
+    rows += [
+        ("read back", f"{verdict.matched} of {verdict.bits} bits ({output.percent(verdict.rate)})"),
+        ("margins", f"smallest {verdict.smallest_margin:.3g}, median {verdict.median_margin:.3g}"),
+        ("certified radius", output.percent(radius or 0.0, 3) + " of the weights' norm"),
+        ("claim", str(result.claim_file)),
+    ]
+    for before, after in result.others:
+        rows.append(
+            (
+                "other mark",
+                f"{before.fingerprint}: {before.matched} of {before.bits} bits before,"
+                f" {after.matched} after; both marks are kept"
+                if after.verified or not before.verified
+                else f"{before.fingerprint}: was verified before and is not any more",
+            )
+        )
+    output.panel(f"Marked {result.output}", rows, good=True)
+
+
+def _shorten(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

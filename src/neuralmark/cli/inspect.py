@@ -1,0 +1,75 @@
+"""`neuralmark inspect`: what a model offers."""
+
+from pathlib import Path
+
+import click
+
+from neuralmark.cli import _options as options
+from neuralmark.cli import _output as output
+
+
+@click.command("inspect")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--key",
+    "key_file",
+    type=click.Path(path_type=Path),
+    help="Count the carriers of this key; without, what a default key may expect.",
+)
+@click.option(
+    "--strength",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Strength whose cost is estimated.",
+)
+@options.passphrase_file_option
+@options.json_option
+def command(
+    model: Path, key_file: Path | None, strength: float, passphrase_file: Path | None, as_json: bool
+) -> None:
+    """List the tensors of MODEL, what each could carry and cost, and what auto would choose."""
+    from neuralmark import embedding
+    from neuralmark.inspection import inspect
+
+    key = options.load_key(key_file, passphrase_file) if key_file else None
+    options.recovered(embedding.recover(model))
+    found = inspect(model, key, strength=strength)
+    if as_json:
+        output.as_json(found.to_dict())
+        return
+    rows = []
+    for row in found.rows:
+        usable = row.obstacle is None
+        cost = "-" if row.cost_percent is None else f"{row.cost_percent:.2f} %"
+        rows.append(
+            [
+                "*" if row.chosen else "",
+                row.name,
+                row.dtype,
+                "x".join(map(str, row.shape)),
+                f"{row.carriers:,}" if usable else "-",
+                f"{row.weights_per_pool:,.0f}" if usable else "-",
+                cost if usable else str(row.obstacle),
+            ]
+        )
+    headers = ["auto", "tensor", "dtype", "shape", "carriers", "a pool", f"cost at {strength:g}"]
+    output.table(headers, rows, numeric=(4, 5))
+    total = found.auto_cost_percent
+    output.panel(
+        "auto (*)",
+        [
+            ("why", found.why),
+            (
+                "carriers",
+                f"{found.auto_carriers:,}, {found.auto_weights_per_pool:,.0f} a pool"
+                + ("" if found.exact else " (expected of a new key)"),
+            ),
+            (
+                "cost",
+                "-"
+                if total is None
+                else f"about {total:.2f} % change of the weights at strength {strength:g}",
+            ),
+        ],
+    )

@@ -1,0 +1,212 @@
+"""`neuralmark key`: make, show, import and protect keys."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from neuralmark.cli import _options as options
+from neuralmark.cli import _output as output
+
+if TYPE_CHECKING:
+    from neuralmark.core.key import Parameters
+    from neuralmark.keyfile import Key
+
+PLAIN_WARNING = "stored without a passphrase: whoever reads this file can claim with it"
+
+
+@click.group("key")
+def command() -> None:
+    """Make, show, import and protect keys."""
+
+
+@command.command("new")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--owner", default="", help="Owner's name, bound into every mark of this key.")
+@click.option("--content", default="", help="Free text, bound into every mark of this key.")
+@click.option("--bits", type=int, help="Length of the watermark (default 256).")
+@click.option("--pools", type=int, help="Number of pools (default: 512, or twice the bits).")
+@click.option("--rounds", type=int, help="Rounds of the hashed filter (default 4).")
+@click.option(
+    "--for",
+    "model",
+    type=click.Path(path_type=Path),
+    help="Choose the parameters so that this model has enough carriers.",
+)
+@click.option("--no-passphrase", is_flag=True, help="Store the secret plainly.")
+@options.passphrase_file_option
+@options.json_option
+def new(
+    file: Path,
+    owner: str,
+    content: str,
+    bits: int | None,
+    pools: int | None,
+    rounds: int | None,
+    model: Path | None,
+    no_passphrase: bool,
+    passphrase_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Draw a new 256-bit secret and write it to FILE."""
+    from neuralmark.keyfile import Key
+
+    _refuse_existing(file)
+    parameters, why = _parameters(bits, pools, rounds, model)
+    key = Key.new(parameters, owner=owner, content=content)
+    _save(key, file, passphrase_file, no_passphrase)
+    if why and not as_json:
+        output.note(f"parameters chosen for {model}: {why}")
+    _report(key, file, as_json, {"why": why} if why else {})
+
+
+@command.command("show")
+@click.argument("file", type=click.Path(path_type=Path))
+@options.passphrase_file_option
+@options.json_option
+def show(file: Path, passphrase_file: Path | None, as_json: bool) -> None:
+    """Show the public facts of a key: parameters, content, fingerprint, commitment."""
+    _report(options.load_key(file, passphrase_file), file, as_json, {})
+
+
+@command.command("fingerprint")
+@click.argument("file", type=click.Path(path_type=Path))
+@options.json_option
+def fingerprint(file: Path, as_json: bool) -> None:
+    """Print the public name of a key; needs no passphrase."""
+    from neuralmark.keyfile import read_container
+
+    container = read_container(file)
+    if as_json:
+        output.as_json({name: container[name] for name in ("fingerprint", "commitment")})
+    else:
+        click.echo(output.printable(container["fingerprint"]))
+
+
+@command.command("import")
+@click.argument("matrix", type=click.Path(path_type=Path))
+@click.option("--rounds", type=int, required=True, help="Rounds of the filter it was used with.")
+@click.option(
+    "--pooling",
+    type=click.Choice(["strided", "contiguous"]),
+    default="strided",
+    show_default=True,
+    help="How its carriers were pooled.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Key file to write.",
+)
+@click.option("--no-passphrase", is_flag=True, help="Store the matrix plainly.")
+@options.passphrase_file_option
+@options.json_option
+def import_(
+    matrix: Path,
+    rounds: int,
+    pooling: str,
+    file: Path,
+    no_passphrase: bool,
+    passphrase_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Wrap a key matrix made elsewhere (arrays K, optional content and bits) as a raw key.
+
+    What a raw key matches is never called verified: a matrix can be fitted to a model.
+    """
+    from neuralmark.matrices import import_key
+
+    _refuse_existing(file)
+    key = import_key(matrix, rounds=rounds, pooling=pooling)
+    _save(key, file, passphrase_file, no_passphrase)
+    _report(key, file, as_json, {})
+
+
+@command.command("passphrase")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--new-passphrase-file",
+    type=click.Path(path_type=Path),
+    help="File whose first line is the new passphrase.",
+)
+@click.option("--no-passphrase", is_flag=True, help="Store the key plainly from now on.")
+@options.passphrase_file_option
+@options.json_option
+def passphrase(
+    file: Path,
+    new_passphrase_file: Path | None,
+    no_passphrase: bool,
+    passphrase_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Change the passphrase of a key file."""
+    key = options.load_key(file, passphrase_file)
+    if no_passphrase:
+        key.save(file, None, overwrite=True)
+        output.note(PLAIN_WARNING)
+    elif new_passphrase_file is not None:
+        key.save(file, options.given_passphrase(new_passphrase_file), overwrite=True)
+    else:
+        key.save(file, options.typed_twice(), overwrite=True)
+    _report(key, file, as_json, {})
+
+
+def _refuse_existing(file: Path) -> None:
+    from neuralmark.errors import OutputError
+
+    if file.exists():
+        raise OutputError(f"{file} exists already; a key file is never overwritten")
+
+
+def _parameters(
+    bits: int | None, pools: int | None, rounds: int | None, model: Path | None
+) -> "tuple[Parameters, str]":
+    from neuralmark.core.key import Parameters
+    from neuralmark.placement import fitting_parameters
+
+    if model is None:
+        return Parameters.of(bits, pools, rounds), ""
+    return fitting_parameters(model, bits, pools, rounds)
+
+
+def _save(key: "Key", file: Path, passphrase_file: Path | None, plain: bool) -> None:
+    key.save(file, None if plain else options.new_passphrase(passphrase_file))
+    if plain:
+        output.note(PLAIN_WARNING)
+
+
+def _report(key: "Key", file: Path, as_json: bool, more: dict[str, Any]) -> None:
+    parameters = key.parameters
+    if as_json:
+        output.as_json(
+            {
+                "file": str(file),
+                "kind": key.kind,
+                "fingerprint": key.fingerprint,
+                "commitment": key.commitment,
+                "parameters": parameters.to_dict(),
+                "content": key.content.decode("utf-8", "backslashreplace"),
+                **more,
+            }
+        )
+        return
+    output.panel(
+        f"Key {file}",
+        [
+            ("fingerprint", key.fingerprint),
+            ("commitment", key.commitment),
+            ("kind", key.kind),
+            (
+                "parameters",
+                f"{parameters.bits} bits, {parameters.pools} pools,"
+                f" {parameters.rounds} rounds, {parameters.pooling} pooling",
+            ),
+            (
+                "content",
+                key.content.decode("utf-8", "backslashreplace").replace("\n", " | ") or "(none)",
+            ),
+        ],
+    )

@@ -1,0 +1,22 @@
+"""`neuralmark recover`: after an in-place embedding was cut short."""
+
+from pathlib import Path
+
+import click
+
+from neuralmark.cli import _options as options
+from neuralmark.cli import _output as output
+
+
+@click.command("recover")
+@click.argument("model", type=click.Path(path_type=Path))
+@options.json_option
+def command(model: Path, as_json: bool) -> None:
+    """Undo or complete an in-place embedding of MODEL that was cut short."""
+    from neuralmark import embedding
+
+    message = embedding.recover(model)
+    if as_json:
+        output.as_json({"recovered": message is not None, "message": message})
+    else:
+        click.echo(output.printable(message or f"{model}: nothing to recover"))

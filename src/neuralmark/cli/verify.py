@@ -1,0 +1,124 @@
+"""`neuralmark verify`: look for a key's mark and say what it proves."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from neuralmark.cli import _options as options
+from neuralmark.cli import _output as output
+
+if TYPE_CHECKING:
+    from neuralmark.records import Verdict
+
+TITLES = {
+    "verified": "VERIFIED",
+    "not-verified": "NOT VERIFIED",
+    "matches-unproven": "MATCHES, BUT UNPROVEN",
+    "unprovable": "CANNOT BE PROVEN",
+}
+
+
+@click.command("verify")
+@click.argument("model", type=click.Path(path_type=Path))
+@options.key_options
+@click.option(
+    "--claim",
+    "claim_file",
+    type=click.Path(path_type=Path),
+    help="Claim that says which tensors were marked.",
+)
+@click.option(
+    "--tensor",
+    "tensors",
+    multiple=True,
+    metavar="NAME",
+    help="Look in this tensor (may be repeated).",
+)
+@click.option("--full-digest", is_flag=True, help="Digest whole files, not only what was read.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    metavar="FILE.html",
+    help="Write a self-contained page with the evidence.",
+)
+@options.json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    model: Path,
+    key_file: Path,
+    passphrase_file: Path | None,
+    claim_file: Path | None,
+    tensors: tuple[str, ...],
+    full_digest: bool,
+    report: Path | None,
+    as_json: bool,
+) -> None:
+    """Look for the key's mark in MODEL and give a verdict with its bound.
+
+    With a claim or tensor names, only there is looked; without, in the tensors that auto would
+    choose and in every tensor large enough, the bound corrected for all of them. Exit code 0:
+    verified; 1: not.
+    """
+    from neuralmark.verification import verify
+
+    if claim_file and tensors:
+        raise click.UsageError("--claim names the tensors already: give --claim or --tensor")
+    key = options.load_key(key_file, passphrase_file)
+    with output.progress_bar() as progress:
+        verdict = verify(
+            model,
+            key,
+            claim=claim_file,
+            tensors=list(tensors) or None,
+            full_digest=full_digest,
+            progress=progress,
+        )
+    if report:
+        from neuralmark import files
+        from neuralmark.reports.verdict import verdict_page
+
+        files.write_text(report, verdict_page(verdict), overwrite=True)
+    if as_json:
+        output.as_json(verdict.to_dict())
+    else:
+        _show(verdict)
+    ctx.exit(0 if verdict.verified else 1)
+
+
+def _show(verdict: "Verdict") -> None:
+    needed = (
+        "no number of bits suffices" if verdict.boundary is None else f"{verdict.boundary} bits"
+    )
+    names = [tensor.stored_name for tensor in verdict.tensors]
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    rows = [
+        ("model", verdict.model),
+        ("key", f"{verdict.fingerprint} ({verdict.key_kind})"),
+        ("matched", f"{verdict.matched} of {verdict.bits} bits ({output.percent(verdict.rate)})"),
+        ("boundary", needed),
+        ("chance of error", f"{output.power_of_two(verdict.bound_log2)} at most"),
+        ("trials", f"{verdict.trials}"),
+        ("tensors", shown + (" (transposed)" if verdict.orientation == "transposed" else "")),
+        (
+            "margins",
+            f"smallest {verdict.smallest_margin:.3g}, median {verdict.median_margin:.3g}"
+            " (in units of unmarked logits)",
+        ),
+    ]
+    if verdict.certified_radius is not None:
+        relative = verdict.certified_radius_relative
+        rows.append(
+            (
+                "certified radius",
+                (
+                    ""
+                    if relative is None
+                    else f"{output.percent(relative, 3)} of the weights' norm: "
+                )
+                + "no smaller change undoes this verdict, even by someone who knows the key",
+            )
+        )
+    rows.append(("so", verdict.reason))
+    output.panel(TITLES[verdict.status], rows, good=verdict.verified)
