@@ -4,103 +4,28 @@ First a `Draft` is computed (which bytes would change, at what cost), then it is
 or in place. Nothing of the input is touched before the draft is complete.
 """
 
-import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from neuralmark import files
-from neuralmark.checkpoints import Checkpoint, open_checkpoint, open_file
 from neuralmark.checkpoints import _journal as journal
-from neuralmark.checkpoints._base import Edits
-from neuralmark.checkpoints._dtypes import ITEMSIZE, encode, rounded
-from neuralmark.core.imprint import LeastChange, cost, goal_of, strength_for, write_bits
-from neuralmark.core.key import Float, Mark, Placement
-from neuralmark.errors import (
-    CheckFailedError,
-    InfeasibleError,
-    OutputError,
-    ParameterError,
-    RecordError,
-    TooFewCarriersError,
-)
+from neuralmark.checkpoints import open_checkpoint, open_file, root_of
+from neuralmark.core.key import Placement
+from neuralmark.drafting import Draft, at_strength, draft
+from neuralmark.errors import CheckFailedError, InfeasibleError, OutputError, RecordError
 from neuralmark.keyfile import Key
-from neuralmark.placement import MIN_PER_POOL, Tensor, auto, catalogue, placement_of, select
-from neuralmark.reading import Progress, Reading, digest_of, read_marked, require_carriers
+from neuralmark.placement import MIN_PER_POOL
+from neuralmark.reading import Progress, digest_of
 from neuralmark.records import Claim, Digest, Verdict
 from neuralmark.verification import Attempt, find, judge, verify
 
-DEFAULT_STRENGTH = 1.0
-DEFAULT_BUDGET = 2.0
-MAX_STRENGTH = 1e6
 CLAIM_IN_FOLDER = "neuralmark.claim.json"
 
 Check = Callable[[Path], bool]
 """The owner's own evaluation of a candidate: a path in, pass or fail out."""
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A mark computed for a checkpoint but not yet written."""
-
-    checkpoint: Checkpoint
-    key: Key
-    tensors: tuple[Tensor, ...]
-    placement: Placement
-    mark: Mark
-    solver: LeastChange
-    reading: Reading
-    strength: float
-    new: Float
-
-    @property
-    def change_norm(self) -> float:
-        """‖Δw‖ over the marked tensors."""
-        return float(np.linalg.norm(self.new - self._old))
-
-    @property
-    def change_largest(self) -> float:
-        """Largest change of a single weight."""
-        return float(np.abs(self.new - self._old).max(initial=0.0))
-
-    @property
-    def _old(self) -> Float:
-        assert self.reading.values is not None
-        return self.reading.values
-
-    def edits(self) -> Edits:
-        """New bytes of each marked tensor, by stored name."""
-        starts = np.cumsum([0] + [tensor.info.size for tensor in self.tensors]).tolist()
-        return {
-            tensor.info.name: partial(self._new_bytes, tensor, start)
-            for tensor, start in zip(self.tensors, starts, strict=False)
-        }
-
-    def marked_digests(self) -> dict[str, str]:
-        """SHA-256 of the new bytes of each marked tensor, by canonical name."""
-        edits, digests = self.edits(), {}
-        for tensor in self.tensors:
-            digest = hashlib.sha256()
-            for piece in edits[tensor.info.name]():
-                digest.update(piece)
-            digests[tensor.name] = digest.hexdigest()
-        return digests
-
-    def _new_bytes(self, tensor: Tensor, start: int) -> Iterator[bytes]:
-        carriers, dtype = self.reading.carriers, tensor.info.dtype
-        itemsize = ITEMSIZE[dtype]
-        for raw in self.checkpoint.read(tensor.info.name):
-            elements = raw.reshape(-1, itemsize)
-            first, last = carriers.rank(start), carriers.rank(start + len(elements))
-            at = carriers.positions(first, last) - start
-            elements[at] = encode(self.new[first:last], dtype).reshape(-1, itemsize)
-            start += len(elements)
-            yield raw.tobytes()
 
 
 @dataclass(frozen=True)
@@ -142,7 +67,7 @@ def embed(
     change of the marked weights in percent; by default the larger of strength 1 and what a
     change of 2 % buys. With neither `out` nor `in_place`, nothing is written (a dry run).
     """
-    model = Path(model)
+    model = root_of(Path(model))
     target = _target(model, out, in_place, overwrite)
     journal.recover(model)
     checkpoint = open_checkpoint(model)
@@ -162,51 +87,6 @@ def embed(
     return replace(result, others=tuple(zip(before, after, strict=True)))
 
 
-def draft(
-    checkpoint: Checkpoint,
-    key: Key,
-    *,
-    tensors: Sequence[str] | None = None,
-    strength: float | None = None,
-    budget: float | None = None,
-    progress: Progress | None = None,
-) -> Draft:
-    """Compute the mark: which weights change, and to what."""
-    if key.kind == "raw":
-        raise ParameterError(
-            "a raw key can only be checked, never written: make a key with 'neuralmark key new'"
-        )
-    _check_effort(strength, budget)
-    known = catalogue(checkpoint)
-    chosen = select(known, tensors) if tensors else auto(known, key.parameters).tensors
-    if not chosen:
-        raise TooFewCarriersError(
-            f"{checkpoint.path}: no tensor is suitable for a mark; 'neuralmark inspect' says why"
-        )
-    placement = placement_of(chosen)
-    mark = key.at(placement)
-    carriers = require_carriers(mark, placement)
-    solver = LeastChange(mark)
-    reading = read_marked(checkpoint, chosen, carriers, keep=True, progress=progress)
-    if reading.norm == 0 or reading.sigma_z == 0:
-        raise InfeasibleError(
-            "the weights that would carry the mark are all equal; nothing to scale by"
-        )
-    gamma = _strength(solver, reading, strength, budget)
-    empty = Draft(checkpoint, key, chosen, placement, mark, solver, reading, gamma, np.empty(0))
-    return at_strength(empty, gamma)
-
-
-def at_strength(drafted: Draft, strength: float) -> Draft:
-    """The same mark at another strength."""
-    reading = drafted.reading
-    assert reading.values is not None
-    goal = goal_of(reading.pooled, strength)
-    rounding = _rounding(drafted.tensors, drafted)
-    new = write_bits(reading.values, reading.carriers, drafted.solver, goal, rounding)
-    return replace(drafted, strength=strength, new=new)
-
-
 def rebuild_claim(
     model: str | Path, key: Key, *, tensors: Sequence[str] | None = None
 ) -> tuple[Verdict, Claim | None]:
@@ -219,6 +99,7 @@ def rebuild_claim(
 
 def claim_path(model: Path) -> Path:
     """Where the claim of a marked model is kept."""
+    model = root_of(model)
     return (
         model / CLAIM_IN_FOLDER if model.is_dir() else model.with_name(f"{model.name}.claim.json")
     )
@@ -357,51 +238,6 @@ def _result(
     )
 
 
-def _check_effort(strength: float | None, budget: float | None) -> None:
-    if strength is not None and budget is not None:
-        raise ParameterError("give either a strength or a budget, not both")
-    if strength is not None and not 0 < strength <= MAX_STRENGTH:
-        raise ParameterError(f"strength must be a positive number, not {strength}")
-    if budget is not None and not 0 < budget <= 100:
-        raise ParameterError(f"budget must be a percentage above 0 and up to 100, not {budget}")
-
-
-def _strength(
-    solver: LeastChange, reading: Reading, strength: float | None, budget: float | None
-) -> float:
-    """What the owner asked for, or the larger of strength 1 and what 2 % buys."""
-    if strength is not None:
-        return strength
-    pooled, per_pool = reading.pooled, reading.carriers.per_pool
-    share = DEFAULT_BUDGET if budget is None else budget
-    afforded = strength_for(solver, pooled, per_pool, reading.norm * share / 100)
-    if budget is None:
-        return max(DEFAULT_STRENGTH, afforded)
-    if afforded == 0:
-        least = cost(solver, pooled, per_pool, 0.0) / reading.norm
-        raise InfeasibleError(
-            f"a budget of {budget} % cannot write these bits: even the weakest mark changes the"
-            f" weights by {100 * least:.2f} %; raise --budget or mark larger tensors"
-        )
-    return afforded
-
-
-def _rounding(tensors: Sequence[Tensor], drafted: Draft) -> Callable[[Float], Float]:
-    """Rounds every carrier to the dtype of the tensor it lies in."""
-    carriers, cuts, start = drafted.reading.carriers, [0], 0
-    for tensor in tensors:
-        start += tensor.info.size
-        cuts.append(carriers.rank(start))
-
-    def rounding(values: Float) -> Float:
-        result = np.empty_like(values)
-        for tensor, low, high in zip(tensors, cuts, cuts[1:], strict=False):
-            result[low:high] = rounded(values[low:high], tensor.info.dtype)
-        return result
-
-    return rounding
-
-
 def _target(model: Path, out: str | Path | None, in_place: bool, overwrite: bool) -> Path | None:
     """Where the result goes; refuses the input itself unless in-place was asked for."""
     if in_place:
@@ -422,4 +258,4 @@ def _target(model: Path, out: str | Path | None, in_place: bool, overwrite: bool
 
 def recover(model: str | Path) -> str | None:
     """Undo or complete an in-place embedding that was cut short; say which, or None."""
-    return journal.recover(Path(model))
+    return journal.recover(root_of(Path(model)))

@@ -15,7 +15,7 @@ from neuralmark.checkpoints._base import Checkpoint, TensorInfo
 from neuralmark.checkpoints._journal import refuse_interrupted
 from neuralmark.errors import CheckpointError, UnknownFormatError
 
-__all__ = ["Checkpoint", "TensorInfo", "format_names", "open_checkpoint", "open_file"]
+__all__ = ["Checkpoint", "TensorInfo", "format_names", "open_checkpoint", "open_file", "root_of"]
 
 HEAD_BYTES = 512
 
@@ -25,12 +25,17 @@ def format_names() -> list[str]:
     return [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
 
 
+def root_of(path: Path) -> Path:
+    """The folder for an index file, else the path itself: what is copied, locked and recovered."""
+    return path.parent if path.is_file() and path.name.endswith(".index.json") else path
+
+
 def open_checkpoint(path: str | Path) -> Checkpoint:
     """Open a model file or folder; refuses one whose in-place marking was cut short."""
     path = Path(path)
     if not path.exists():
         raise CheckpointError(f"{path}: there is no such file or folder")
-    refuse_interrupted(path)
+    refuse_interrupted(root_of(path))
     return open_file(path)
 
 

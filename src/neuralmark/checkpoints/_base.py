@@ -109,7 +109,7 @@ class Checkpoint:
             at, left = stored.offset, stored.info.nbytes
             while left:
                 piece = buffer[: min(left, CHUNK_BYTES)]
-                got = os.preadv(file.fileno(), [memoryview(piece)], at)
+                got = os.preadv(file.fileno(), [piece.data], at)
                 if got != len(piece):
                     raise MalformedError(f"{stored.file}: ends inside the tensor {name!r}")
                 yield piece

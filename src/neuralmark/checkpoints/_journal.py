@@ -81,9 +81,9 @@ def changing(path: Path, plan: Plan) -> Iterator[None]:
     journal = journal_of(path)
     with _locked(path), files.writing(path):
         try:
-            _write(journal, path, plan)
+            _write(journal, plan)
             yield
-            os.replace(journal, _done(journal))
+            journal.replace(_done(journal))
             files.sync(journal.parent)
         except BaseException:
             if journal.exists():
@@ -96,7 +96,7 @@ def changing(path: Path, plan: Plan) -> Iterator[None]:
         files.sync(journal.parent)
 
 
-def _write(journal: Path, path: Path, plan: Plan) -> None:
+def _write(journal: Path, plan: Plan) -> None:
     header = canonical_json(
         {
             "ranges": [[file.name, offset, length] for file, offset, length in plan.ranges],
@@ -112,7 +112,7 @@ def _write(journal: Path, path: Path, plan: Plan) -> None:
         out.write(digest.digest())
         out.flush()
         os.fsync(out.fileno())
-    os.replace(_fresh(journal), journal)
+    _fresh(journal).replace(journal)
     files.sync(journal.parent)
 
 

@@ -10,46 +10,16 @@ compares, hashes, prints or walks a container; whoever walks the result must kee
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from dataclasses import dataclass
+from typing import Any
 
+from neuralmark.checkpoints._inert import Call, Global, Opaque, Persistent, Reader
 from neuralmark.errors import MalformedError, UnsafeError
 
-MAX_BYTES = 64 << 20
-MAX_LINE = 64 << 10
 MAX_OPCODES = 2_000_000
 _MAX_INT_BITS = 256
 _MAX_KEY_BITS = 60
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Global:
-    """A name that a pickle wants imported; it never is."""
-
-    module: str
-    name: str
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Persistent:
-    """A reference to something outside the pickle; torch puts its storages there."""
-
-    value: Any
-
-
-@dataclass(eq=False, slots=True)
-class Call:
-    """A note that a pickle wants `function(*args)` called; `state` and `items` come later."""
-
-    function: Any
-    args: tuple[Any, ...]
-    state: Any = None
-    items: dict[Any, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Opaque:
-    """Stands where a value is of no use: a dictionary key that is no scalar, a giant number."""
+_ORDERED = ("collections", "OrderedDict")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -58,40 +28,6 @@ class Pickle:
 
     value: Any
     persistents: list[Persistent]
-
-
-class Reader:
-    """A file from where it stands, for at most `limit` bytes; pickles may follow each other."""
-
-    def __init__(self, file: BinaryIO, limit: int) -> None:
-        self._file = file
-        self._left = min(limit, MAX_BYTES)
-        self._capped = limit > MAX_BYTES
-
-    def read(self, count: int) -> bytes:
-        """At most `count` bytes; fewer at the end."""
-        if self._capped and count > self._left:
-            raise UnsafeError(f"its pickle is longer than {MAX_BYTES:,} bytes")
-        data = self._file.read(min(count, self._left))
-        self._left -= len(data)
-        return data
-
-    def readline(self) -> bytes:
-        """Read a line with its newline."""
-        data = self._file.readline(min(MAX_LINE, self._left))
-        self._left -= len(data)
-        if len(data) == MAX_LINE:
-            raise UnsafeError(f"its pickle has a line over {MAX_LINE:,} bytes")
-        return data
-
-    def tell(self) -> int:
-        """Position in the file."""
-        return self._file.tell()
-
-    @property
-    def name(self) -> str:
-        """Name of the file, for messages."""
-        return str(self._file.name)
 
 
 def load(reader: Reader) -> Pickle:
@@ -264,7 +200,7 @@ class _Machine:
         """Note the call, or make the dictionary where an ordered one is asked for."""
         if not isinstance(function, Global | Call | Persistent) or not isinstance(args, tuple):
             raise _Fault("it calls something that is no function")
-        if not isinstance(function, Global) or function.name != "OrderedDict":
+        if not isinstance(function, Global) or not function.is_named(*_ORDERED):
             return Call(function, args)
         pairs = args[0] if args and isinstance(args[0], list | tuple) else ()
         self._copied += len(pairs)

@@ -19,7 +19,7 @@ Rounding = Callable[[Float], Float]
 """Maps values to the nearest ones that the file's dtype can hold."""
 
 _MAX_ROUNDS = 60
-_SLACK = 1e-9
+_SLACK = 1e-6
 _OVERSHOOT = 2e-3
 
 
@@ -136,11 +136,12 @@ def write_bits(
     pool_of = carriers.pool_of(0, carriers.size)
     shift = np.zeros(carriers.pools)
     written = values
-    for _ in range(_MAX_ROUNDS):
+    for round_ in range(_MAX_ROUNDS):
         pooled = readout.pool(written, carriers.pools, carriers.pooling)
         if solver.margins(pooled).min() >= goal * (1 - _SLACK):
             return written
-        shift = shift + solver.change(pooled, goal * (1 + _OVERSHOOT))
+        overshoot = _OVERSHOOT if round_ else _SLACK
+        shift = shift + solver.change(pooled, goal * (1 + overshoot))
         written = rounding(values + shift[pool_of])
     raise InfeasibleError(
         "the file's dtype is too coarse for this margin; lower --strength or mark the weights"

@@ -1,0 +1,108 @@
+"""Files of `torch.save` before version 1.6 (or with `_use_new_zipfile_serialization=False`).
+
+Five pickles (a magic number, the protocol, the machine's number sizes, the object, the keys of
+the storages), then for each storage its number of elements in 8 bytes and its elements. None of
+the pickles is ever executed. Quantised and sparse tensors are listed with an obstacle.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from neuralmark.checkpoints._base import Checkpoint
+from neuralmark.checkpoints._dtypes import Raw
+from neuralmark.checkpoints._inert import Persistent, Reader
+from neuralmark.checkpoints._pickle import load
+from neuralmark.checkpoints._torch import Storage, storage_of, stored_tensors
+from neuralmark.errors import CheckpointError, MalformedError, UnsuitableTensorError
+
+MAGIC = 0x1950A86A20F9469CFC6C
+PROTOCOL = 1001
+
+
+def matches(path: Path, head: bytes) -> bool:
+    """Look for the pickled magic number at the beginning."""
+    return head[:1] == b"\x80" and MAGIC.to_bytes(10, "little") + b"." in head[:32]
+
+
+def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
+    """Read the pickles inertly and walk over the storages' lengths."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        reader = Reader(file, size)
+        if load(reader).value != MAGIC or load(reader).value != PROTOCOL:
+            raise MalformedError(f"{path}: does not begin as a file of torch.save does")
+        _check_machine(path, load(reader).value)
+        pickle = load(reader)
+        keys = load(reader).value
+        storages = _Storages(path, pickle.persistents)
+        storages.walk(file, keys, size)
+    return _Legacy(path, "torch_legacy", stored_tensors(path, pickle.value, storages.locate))
+
+
+class _Legacy(Checkpoint):
+    """A checkpoint that will not read a tensor which is not one run of numbers."""
+
+    def read(self, name: str) -> Iterator[Raw]:
+        obstacle = self.info(name).obstacle
+        if obstacle:
+            raise UnsuitableTensorError(f"{name[:80]} cannot be read: {obstacle}")
+        return super().read(name)
+
+
+def _check_machine(path: Path, info: Any) -> None:
+    if not isinstance(info, dict) or not isinstance(info.get("little_endian"), bool):
+        raise MalformedError(f"{path}: does not say how its numbers are stored")
+    if not info["little_endian"]:
+        raise CheckpointError(
+            f"{path}: its numbers are big-endian; save it on a little-endian machine"
+        )
+
+
+class _Storages:
+    """Where each storage lies: known from the object's references and the lengths in the file."""
+
+    def __init__(self, path: Path, references: list[Persistent]) -> None:
+        self._path = path
+        self._places: dict[str, tuple[int, int]] = {}
+        self._described: dict[str, Storage] = {}
+        for reference in references:
+            storage = storage_of(path, reference)
+            if storage is None:
+                continue
+            first = self._described.setdefault(storage.key, storage)
+            if (first.itemsize, first.count) != (storage.itemsize, storage.count):
+                raise MalformedError(f"{path}: a storage is described in two ways")
+
+    def walk(self, file: BinaryIO, keys: Any, size: int) -> None:
+        """Step from storage to storage; the file stands at the first."""
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise MalformedError(f"{self._path}: has no list of storages")
+        at = file.tell()
+        for key in keys:
+            storage = self._described.get(key)
+            if storage is None or storage.itemsize is None or key in self._places:
+                raise MalformedError(
+                    f"{self._path}: lists the storage {key[:80]!r} twice, or of unknown kind"
+                )
+            file.seek(at)
+            count = int.from_bytes(file.read(8), "little")
+            length = count * storage.itemsize
+            if count != storage.count or at + 8 + length > size:
+                raise MalformedError(
+                    f"{self._path}: is cut off, or lies about the length of {key[:80]!r}"
+                )
+            self._places[key] = (at + 8, length)
+            at += 8 + length
+
+    def locate(self, storage: Storage) -> tuple[int, int]:
+        """Give the offset and the length in bytes of a storage, or of the part a view shows."""
+        if storage.key not in self._places or storage.itemsize is None:
+            raise MalformedError(f"{self._path}: the storage {storage.key[:80]!r} is missing")
+        start, length = self._places[storage.key]
+        if storage.view is None:
+            return start, length
+        skip, wanted = (count * storage.itemsize for count in storage.view)
+        if skip > length:
+            raise MalformedError(f"{self._path}: a view begins behind its storage")
+        return start + skip, min(wanted, length - skip)
