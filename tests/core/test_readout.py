@@ -1,0 +1,58 @@
+"""The read-out, once for numpy and torch."""
+
+import numpy as np
+import pytest
+import torch
+
+from neuralmark.core import readout
+
+RNG = np.random.default_rng(7)
+VALUES = RNG.standard_normal(24 * 5)
+MATRIX = RNG.standard_normal((24, 16))
+BITS = RNG.integers(0, 2, 16).astype(np.float64)
+
+
+@pytest.mark.parametrize("pooling", ["strided", "contiguous"])
+def test_numpy_and_torch_agree(pooling: str) -> None:
+    by_numpy = readout.logits(readout.pool(VALUES, 24, pooling), MATRIX)
+    tensors = [torch.from_numpy(array) for array in (VALUES, MATRIX, BITS)]
+    by_torch = readout.logits(readout.pool(tensors[0], 24, pooling), tensors[1])
+    assert isinstance(by_torch, torch.Tensor)
+    np.testing.assert_allclose(by_torch.numpy(), by_numpy, rtol=1e-12)
+    assert float(readout.loss(by_torch, tensors[2])) == pytest.approx(
+        float(readout.loss(by_numpy, BITS)), rel=1e-12
+    )
+    np.testing.assert_allclose(
+        readout.loss_gradient(by_torch, tensors[2], tensors[1], 5).numpy(),
+        readout.loss_gradient(by_numpy, BITS, MATRIX, 5),
+        rtol=1e-12,
+    )
+    assert float(readout.scatter_unit(tensors[0])) == pytest.approx(
+        float(readout.scatter_unit(VALUES)), rel=1e-12
+    )
+
+
+def test_gradient_is_that_of_autograd() -> None:
+    values = torch.from_numpy(VALUES).requires_grad_()
+    matrix, bits = torch.from_numpy(MATRIX), torch.from_numpy(BITS)
+    z = readout.logits(readout.pool(values, 24), matrix)
+    readout.loss(z, bits).backward()
+    assert values.grad is not None
+    per_pool = readout.loss_gradient(z.detach(), bits, matrix, 5)
+    np.testing.assert_allclose(
+        values.grad.numpy(), per_pool.numpy()[np.arange(120) % 24], rtol=1e-10
+    )
+
+
+def test_loss_is_the_textbook_cross_entropy_and_does_not_overflow() -> None:
+    z = np.array([0.3, -2.0, 1.5])
+    bits = np.array([1.0, 0.0, 0.0])
+    sigmoid = 1 / (1 + np.exp(-z))
+    expected = -(bits * np.log(sigmoid) + (1 - bits) * np.log(1 - sigmoid)).mean()
+    assert readout.loss(z, bits) == pytest.approx(expected)
+    assert np.isfinite(readout.loss(np.array([1e6, -1e6]), np.array([0.0, 1.0])))
+
+
+def test_a_zero_logit_never_matches() -> None:
+    z = np.zeros(4)
+    assert not readout.matches(z, np.array([1.0, -1.0, 1.0, -1.0])).any()
