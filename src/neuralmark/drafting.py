@@ -12,7 +12,12 @@ from neuralmark.checkpoints._base import Edits
 from neuralmark.checkpoints._dtypes import ITEMSIZE, encode, rounded
 from neuralmark.core.imprint import LeastChange, cost, goal_of, strength_for, write_bits
 from neuralmark.core.key import Float, Mark, Placement
-from neuralmark.errors import InfeasibleError, ParameterError, TooFewCarriersError
+from neuralmark.errors import (
+    InfeasibleError,
+    ParameterError,
+    TooFewCarriersError,
+    UnsuitableTensorError,
+)
 from neuralmark.keyfile import Key
 from neuralmark.placement import Tensor, auto, catalogue, placement_of, select
 from neuralmark.reading import Progress, Reading, read_marked, require_carriers
@@ -73,6 +78,7 @@ class Draft:
         carriers, dtype = self.reading.carriers, tensor.info.dtype
         itemsize = ITEMSIZE[dtype]
         for raw in self.checkpoint.read(tensor.info.name):
+            raw = raw if raw.flags.writeable else raw.copy()
             elements = raw.reshape(-1, itemsize)
             first, last = carriers.rank(start), carriers.rank(start + len(elements))
             at = carriers.positions(first, last) - start
@@ -101,6 +107,11 @@ def draft(
     if not chosen:
         raise TooFewCarriersError(
             f"{checkpoint.path}: no tensor is suitable for a mark; 'neuralmark inspect' says why"
+        )
+    tied = checkpoint.overlap(tensor.info.name for tensor in chosen)
+    if tied is not None:
+        raise UnsuitableTensorError(
+            f"{tied[0]!r} and {tied[1]!r} share their bytes (tied weights): name one with --tensor"
         )
     placement = placement_of(chosen)
     mark = key.at(placement)

@@ -5,8 +5,8 @@ or in place. Nothing of the input is touched before the draft is complete.
 """
 
 import math
-import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,13 @@ from neuralmark.checkpoints import _journal as journal
 from neuralmark.checkpoints import open_checkpoint, open_file, root_of
 from neuralmark.core.key import Placement
 from neuralmark.drafting import Draft, at_strength, draft
-from neuralmark.errors import CheckFailedError, InfeasibleError, OutputError, RecordError
+from neuralmark.errors import (
+    CheckFailedError,
+    CheckpointError,
+    InfeasibleError,
+    OutputError,
+    RecordError,
+)
 from neuralmark.keyfile import Key
 from neuralmark.placement import MIN_PER_POOL
 from neuralmark.reading import Progress, digest_of
@@ -67,23 +73,24 @@ def embed(
     change of the marked weights in percent; by default the larger of strength 1 and what a
     change of 2 % buys. With neither `out` nor `in_place`, nothing is written (a dry run).
     """
-    model = root_of(Path(model))
-    target = _target(model, out, in_place, overwrite)
-    journal.recover(model)
-    checkpoint = open_checkpoint(model)
-    drafted = draft(
-        checkpoint, key, tensors=tensors, strength=strength, budget=budget, progress=progress
-    )
-    before = [verify(model, other) for other in other_keys]
-    if target is None:
-        return _result(drafted, None, None, None)
-    if check is not None:
-        drafted = _strongest(drafted, check, target, fixed=strength is not None)
-    if in_place:
-        result = _write_in_place(drafted, model, progress)
-    else:
-        result = _write_copy(drafted, target, overwrite, progress)
-    after = [verify(target, other) for other in other_keys]
+    model = Path(model)
+    target = _target(root_of(model), out, in_place, overwrite)
+    recover(model)
+    with journal.exclusive(root_of(model)) if in_place else nullcontext():
+        checkpoint = open_checkpoint(model)
+        drafted = draft(
+            checkpoint, key, tensors=tensors, strength=strength, budget=budget, progress=progress
+        )
+        before = [verify(model, other) for other in other_keys]
+        if target is None:
+            return _result(drafted, None, None, None)
+        if check is not None:
+            drafted = _strongest(drafted, check, target, fixed=strength is not None)
+        if in_place:
+            result = _write_in_place(drafted, model, progress)
+        else:
+            result = _write_copy(drafted, model, target, overwrite, progress)
+    after = [verify(_same_part(model, target), other) for other in other_keys]
     return replace(result, others=tuple(zip(before, after, strict=True)))
 
 
@@ -118,6 +125,8 @@ def _draft_claim(drafted: Draft) -> Claim:
 def _claim_file(target: Path, key: Key) -> Path:
     """Beside the model; a claim of another key that is already there is kept."""
     usual = claim_path(target)
+    if usual.is_dir():
+        raise OutputError(f"{usual} is a folder, and the claim belongs there: move it away")
     if not usual.exists():
         return usual
     try:
@@ -125,34 +134,45 @@ def _claim_file(target: Path, key: Key) -> Path:
     except RecordError:
         mine = False
     short = key.fingerprint.removeprefix("nm1-")[:8]
-    return usual if mine else usual.with_name(usual.name.replace(".claim.", f".{short}.claim."))
+    stem = usual.name.removesuffix(".claim.json")
+    return usual if mine else usual.with_name(f"{stem}.{short}.claim.json")
 
 
-def _write_copy(drafted: Draft, out: Path, overwrite: bool, progress: Progress | None) -> Embedding:
-    checkpoint = drafted.checkpoint
-    with files.replacing(out, overwrite=overwrite) as temporary:
+def _same_part(model: Path, target: Path) -> Path:
+    """What stands in `target` for the model as it was named: a named index stays that index."""
+    return target if root_of(model) == model else target / model.name
+
+
+def _write_copy(
+    drafted: Draft, model: Path, out: Path, overwrite: bool, progress: Progress | None
+) -> Embedding:
+    """Both the copy and its claim are complete before either gets its name."""
+    checkpoint, single = drafted.checkpoint, model.is_file() and root_of(model) == model
+    with ExitStack() as stack:
+        if single:
+            claim_file = claim_path(out) if overwrite else _claim_file(out, drafted.key)
+            claim_draft = stack.enter_context(files.replacing(claim_file, overwrite=True))
+        temporary = stack.enter_context(files.replacing(out, overwrite=overwrite))
         checkpoint.write(temporary, drafted.edits)
-        verdict = _reread(drafted, temporary, str(out), progress)
+        verdict = _reread(drafted, _same_part(model, temporary), str(out), progress)
         source = digest_of(checkpoint, drafted.reading.digests)
         claim = _claim(drafted.key, drafted.placement, verdict.checkpoint_digest, source)
-        if temporary.is_dir():
-            claim_file = out / _claim_file(temporary, drafted.key).name
-            claim.save(temporary / claim_file.name, overwrite=True)
-    if not out.is_dir():
-        claim_file = claim_path(out)
-        claim.save(claim_file, overwrite=True)
+        if not single:
+            claim_draft = _claim_file(temporary, drafted.key)
+            claim_file = out / claim_draft.name
+        claim_draft.write_text(claim.to_json(), encoding="utf-8")
     return _result(drafted, out, claim_file, claim, verdict)
 
 
 def _write_in_place(drafted: Draft, model: Path, progress: Progress | None) -> Embedding:
-    checkpoint = drafted.checkpoint
-    claim, claim_file = _draft_claim(drafted), _claim_file(model, drafted.key)
+    checkpoint, root = drafted.checkpoint, root_of(model)
+    claim, claim_file = _draft_claim(drafted), _claim_file(root, drafted.key)
     names = [tensor.info.name for tensor in drafted.tensors]
     plan = journal.Plan(checkpoint.in_place_ranges(names), claim_file, claim.to_json())
-    with journal.changing(model, plan):
+    with journal.changing(root, plan):
         checkpoint.apply(drafted.edits(), lambda file: file)
-        verdict = _reread(drafted, model, str(model), progress)
-    return _result(drafted, model, claim_file, claim, verdict)
+        verdict = _reread(drafted, model, str(root), progress)
+    return _result(drafted, root, claim_file, claim, verdict)
 
 
 def _reread(drafted: Draft, path: Path, label: str, progress: Progress | None) -> Verdict:
@@ -175,14 +195,14 @@ def _strongest(drafted: Draft, check: Check, target: Path, *, fixed: bool) -> Dr
     """
 
     def passes(candidate: Draft) -> bool:
-        name = f".{os.getpid()}.nmcheck.{target.name}"
-        path = target.with_name(name)
+        path = files.beside(target, "nmcheck")
         try:
             with files.writing(path):
                 candidate.checkpoint.write(path, candidate.edits)
             return check(path)
         finally:
-            files.remove(path)
+            with files.uninterrupted():
+                files.remove(path)
 
     good, bad = (drafted, None) if passes(drafted) else (None, drafted.strength)
     factor = 0.5 if good is None else 2.0
@@ -247,15 +267,23 @@ def _target(model: Path, out: str | Path | None, in_place: bool, overwrite: bool
     if out is None:
         return None
     out = Path(out)
-    if out.exists() and model.exists() and out.samefile(model):
-        raise OutputError(f"{out} is the input itself: choose another output, or use --in-place")
-    if out.exists() and not overwrite:
-        raise OutputError(f"{out} exists already: choose another name or pass --force")
-    if model.is_dir() and out.resolve().is_relative_to(model.resolve()):
-        raise OutputError(f"{out} lies inside the input folder: choose a place outside of it")
+    with files.writing(out):
+        if out.exists() and model.exists() and out.samefile(model):
+            raise OutputError(f"{out} is the input itself: choose another name, or use --in-place")
+        if out.exists() and not overwrite:
+            raise OutputError(f"{out} exists already: choose another name or pass --force")
+        if out.is_dir() and not model.is_dir():
+            raise OutputError(f"{out} is a folder: give the name of a file")
+        if model.is_dir() and out.resolve().is_relative_to(model.resolve()):
+            raise OutputError(f"{out} lies inside the input folder: choose a place outside of it")
+        if model.resolve().is_relative_to(out.resolve()):
+            raise OutputError(f"{out} holds the input: choose a place outside of it")
     return out
 
 
 def recover(model: str | Path) -> str | None:
     """Undo or complete an in-place embedding that was cut short; say which, or None."""
-    return journal.recover(root_of(Path(model)))
+    root = root_of(Path(model))
+    if not root.exists():
+        raise CheckpointError(f"{root}: there is no such file or folder")
+    return journal.recover(root)

@@ -2,14 +2,22 @@
 
 import errno
 import os
+import secrets
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from neuralmark.errors import OutputError
+from neuralmark.errors import OutputError, UnsafeError
 
 _COPY_STEP = 64 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY),
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
+)
 
 
 def sync(path: Path) -> None:
@@ -43,12 +51,19 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy a file, or a folder with all it holds (links are followed, as in a hub's cache)."""
+    """Copy a file, or a folder with all it holds.
+
+    Links to files are followed, as in a hub's cache; links to folders might lead anywhere.
+    """
     if source.is_file():
         copy_file(source, target)
         return
+    if not source.is_dir():
+        raise UnsafeError(f"{source}: is neither a file nor a folder; take it out of the folder")
     target.mkdir(exist_ok=True)
     for entry in sorted(source.iterdir()):
+        if entry.is_symlink() and entry.is_dir():
+            raise UnsafeError(f"{entry}: links to a folder, which is not followed; take it out")
         copy_tree(entry, target / entry.name)
 
 
@@ -64,23 +79,67 @@ def sync_tree(path: Path) -> None:
 def replacing(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Give a temporary path in the folder of `out`; on success sync it and rename it to `out`.
 
-    On any failure the temporary file or folder is removed and `out` stays as it was.
+    On any failure the temporary file or folder is removed and `out` stays as it was. A folder is
+    only ever replaced by a folder.
     """
-    if not out.parent.is_dir():
-        raise OutputError(f"{out.parent} is not a folder: create it first")
-    if out.exists() and not overwrite:
-        raise OutputError(f"{out} exists already: choose another name or pass --force")
-    temporary = out.with_name(f".{os.getpid()}.nmtmp.{out.name}")
-    try:
-        with writing(out):
+    with writing(out):
+        if not out.parent.is_dir():
+            raise OutputError(f"{out.parent} is not a folder: create it first")
+        if os.path.lexists(out) and not overwrite:
+            raise OutputError(f"{out} exists already: choose another name or pass --force")
+        temporary = beside(out, "nmtmp")
+        try:
             yield temporary
             sync_tree(temporary)
-            if out.is_dir():
-                shutil.rmtree(out)
-            temporary.replace(out)
-            sync(out.parent)
+            with uninterrupted():
+                _put(temporary, out)
+                sync(out.parent)
+        finally:
+            with uninterrupted():
+                remove(temporary)
+
+
+def beside(path: Path, purpose: str) -> Path:
+    """A name for a temporary file or folder beside `path` that nobody else uses."""
+    return path.with_name(f".{secrets.token_hex(4)}.{purpose}.{path.name}")
+
+
+def _put(temporary: Path, out: Path) -> None:
+    """Rename a finished file or folder to its place; what was there is removed last."""
+    if not out.is_dir() or out.is_symlink():
+        temporary.replace(out)
+        return
+    if not temporary.is_dir():
+        raise OutputError(f"{out} is a folder: choose another name")
+    old = beside(out, "nmold")
+    out.replace(old)
+    try:
+        temporary.replace(out)
+    except OSError:
+        old.replace(out)
+        raise
+    remove(old)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold back Ctrl-C and SIGTERM until the block is done; for short steps that belong together.
+
+    Only the main thread can and need do so: signals are raised nowhere else.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    former = {number: signal.signal(number, lambda n, _: caught.append(n)) for number in signals}
+    try:
+        yield
     finally:
-        remove(temporary)
+        for number, handler in former.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    if caught:
+        signal.raise_signal(caught[0])
 
 
 @contextmanager
@@ -89,11 +148,11 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _FULL:
             raise OutputError(
                 f"no space left to write {out}: free some, or choose another disk"
             ) from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno in _REFUSED:
             raise OutputError(
                 f"{out} cannot be written ({error.strerror}): choose another place"
             ) from None

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import os
+import re
 import secrets
 import unicodedata
 from dataclasses import dataclass, field
@@ -29,7 +30,9 @@ FORMAT = "neuralmark-key"
 PASSPHRASE_VARIABLE = "NEURALMARK_PASSPHRASE"  # noqa: S105 - the name of a variable
 ENCRYPTED = "scrypt+chacha20-poly1305"
 MAX_FILE = 96 << 20
+MAX_MEMBERS = 64
 DEFAULT_COST = 16
+_HEX = {"fingerprint": re.compile("nm1-[0-9a-f]{40}"), "commitment": re.compile("[0-9a-f]{64}")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,14 +142,14 @@ class Key:
     def load(cls, path: str | Path, passphrase: str | None = None) -> "Key":
         """Read a key file; without a passphrase, NEURALMARK_PASSPHRASE is used if it is needed."""
         container = read_container(path)
-        payload = _unb64(container["payload"])
         try:
+            payload = _unb64(container["payload"])
             protection = container["protection"]
             if protection["method"] != "none":
                 payload = _decrypt(path, container, payload, passphrase)
             key = _from_payload(payload)
         except (ParameterError, NonFiniteError) as error:
-            raise KeyFileError(f"{path}: {error}") from None
+            raise KeyFileError(f"{path}: {str(error)[:200]}") from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise KeyFileError(f"{path}: the key file is damaged") from None
         public = (container["fingerprint"], container["commitment"])
@@ -178,7 +181,10 @@ def content_bytes(owner: str = "", content: str = "") -> bytes:
     if any(unicodedata.category(char) == "Cc" for char in owner):
         raise ParameterError("the owner's name must be one line of plain text")
     lines = ([f"owner={owner}"] if owner else []) + ([content] if content else [])
-    return "\n".join(lines).encode("utf-8")
+    try:
+        return "\n".join(lines).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ParameterError("the owner and the content must be valid Unicode text") from None
 
 
 def read_container(path: str | Path) -> dict[str, Any]:
@@ -187,14 +193,17 @@ def read_container(path: str | Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_FILE:
             raise KeyFileError(f"{path}: is larger than a key file may be ({MAX_FILE:,} bytes)")
-        container = strict_json(path.read_bytes())
+        data = path.read_bytes()
+        if data.count(b",") > MAX_MEMBERS:  # so that parsing takes no more than the file itself
+            raise KeyFileError(f"{path}: not a NeuralMark key file")
+        container = strict_json(data)
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError:
         raise KeyFileError(f"{path}: not a key file, or a truncated one") from None
     if not isinstance(container, dict) or container.get("format") != FORMAT:
         raise KeyFileError(f"{path}: not a NeuralMark key file")
-    if container.get("version") != 1:
+    if type(container.get("version")) is not int or container["version"] != 1:
         raise KeyFileError(
             f"{path}: key file version {str(container.get('version'))[:20]!r} is not known;"
             " update neuralmark"
@@ -204,6 +213,7 @@ def read_container(path: str | Path) -> dict[str, Any]:
     if (
         set(container) != {"format", "version", "protection", *texts}
         or not all(isinstance(container[name], str) for name in texts)
+        or not all(form.fullmatch(container[name]) for name, form in _HEX.items())
         or not isinstance(protection, dict)
         or protection.get("method") not in ("none", ENCRYPTED)
     ):
@@ -245,13 +255,17 @@ def _cipher(protection: dict[str, Any], passphrase: str) -> Any:
     from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
     log2_n, r, p = protection["log2_n"], protection["r"], protection["p"]
-    if not all(isinstance(cost, int) for cost in (log2_n, r, p)):
+    if not all(type(cost) is int for cost in (log2_n, r, p)):
         raise KeyFileError("the key file's scrypt costs are not numbers")
     within = 10 <= log2_n <= 20 and 1 <= r <= 32 and 1 <= p <= 16
     if not within or 128 * r << log2_n > 1 << 28 or 128 * r * p << log2_n > 1 << 30:
         raise KeyFileError("the key file asks for more work than scrypt is allowed here")
+    try:
+        secret = unicodedata.normalize("NFC", passphrase).encode("utf-8")
+    except UnicodeEncodeError:
+        raise PassphraseError("the passphrase is not valid Unicode text") from None
     kdf = Scrypt(salt=_unb64(protection["salt"], 16), length=32, n=1 << log2_n, r=r, p=p)
-    return ChaCha20Poly1305(kdf.derive(unicodedata.normalize("NFC", passphrase).encode("utf-8")))
+    return ChaCha20Poly1305(kdf.derive(secret))
 
 
 def _from_payload(payload: bytes) -> Key:
@@ -281,8 +295,8 @@ def _b64(data: bytes) -> str:
 def _unb64(text: str, length: int | None = None) -> bytes:
     try:
         data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise KeyFileError("the key file is damaged (base64)") from None
-    if length is not None and len(data) != length:
-        raise KeyFileError("the key file is damaged (a field has the wrong length)")
+    except binascii.Error:
+        raise ValueError("not base64") from None
+    if _b64(data) != text or (length is not None and len(data) != length):
+        raise ValueError("not the base64 of so many bytes")
     return data

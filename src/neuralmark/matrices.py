@@ -42,6 +42,8 @@ def import_key(path: str | Path, *, rounds: int, pooling: str = "strided") -> Ke
         content = _bytes(checkpoint, "content", MAX_CONTENT)
     key = Key.raw(matrix, rounds, pooling, content)
     if "bits" in checkpoint.names():
+        if checkpoint.info("bits").dtype not in ("U8", "I8", "BOOL"):
+            raise ParameterError(f"{path}: bits must be uint8 or bool, one element a bit")
         _check_bits(path, _bytes(checkpoint, "bits", 1 << 20), key)
     return key
 

@@ -72,31 +72,43 @@ class Claim:
         try:
             if path.stat().st_size > MAX_CLAIM:
                 raise RecordError(f"{path}: is larger than a claim may be ({MAX_CLAIM:,} bytes)")
-            data = strict_json(path.read_bytes())
+            data = path.read_bytes()
         except OSError as error:
             raise RecordError(f"{path}: cannot be read ({error.strerror})") from None
+        return cls.loads(data, str(path))
+
+    @classmethod
+    def loads(cls, text: bytes | str, where: str) -> "Claim":
+        """The claim in the text of a claim file; `where` it is from begins every complaint."""
+        try:
+            data = strict_json(text)
         except ValueError as error:
-            raise RecordError(f"{path}: is not valid JSON ({error})") from None
+            raise RecordError(f"{where}: is not valid JSON ({error})") from None
         if not isinstance(data, dict) or data.get("format") != CLAIM_FORMAT:
-            raise RecordError(f"{path}: not a NeuralMark claim")
-        if data.get("version") != 1:
-            raise RecordError(f"{path}: a claim of an unknown version; update neuralmark")
+            raise RecordError(f"{where}: not a NeuralMark claim")
+        if type(data.get("version")) is not int or data["version"] != 1:
+            raise RecordError(f"{where}: a claim of an unknown version; update neuralmark")
         try:
             return cls.from_dict(data)
-        except (ParameterError, KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"{path}: the claim is damaged ({error})") from None
+        except KeyError as error:
+            raise RecordError(f"{where}: the claim is damaged ({error} is missing)") from None
+        except (ParameterError, TypeError, ValueError) as error:
+            raise RecordError(f"{where}: the claim is damaged ({str(error)[:200]})") from None
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Claim":
         """The claim in a parsed file; raises on anything of the wrong form."""
         source = data["source_digest"]
+        parameters = Parameters(**data["parameters"])
+        if data["scheme"] != parameters.scheme:
+            raise ValueError("its two schemes differ")
         return cls(
             fingerprint=_text(data["fingerprint"]),
             commitment=_text(data["commitment"]),
-            parameters=Parameters(**data["parameters"]),
+            parameters=parameters,
             placement=_placement(data["placement"]),
-            marked_digest=Digest(**data["marked_digest"]),
-            source_digest=None if source is None else Digest(**source),
+            marked_digest=_digest(data["marked_digest"]),
+            source_digest=None if source is None else _digest(source),
             library=_text(data["library"]),
         )
 
@@ -226,10 +238,24 @@ def _placement(value: Any) -> Placement:
         _text(name)
         if not isinstance(shape, list) or not all(type(x) is int and x >= 0 for x in shape):
             raise ValueError("placement has a bad shape")
+    if len({name for name, _ in value}) != len(value):
+        raise ValueError("placement names a tensor twice")
     return tuple((name, tuple(shape)) for name, shape in value)
+
+
+def _digest(value: Any) -> Digest:
+    digest = Digest(**value)
+    if digest.algorithm != "sha256":
+        raise ValueError("a digest of an unknown algorithm")
+    for table in (digest.tensors, {} if digest.files is None else digest.files):
+        if not isinstance(table, dict) or not all(isinstance(x, str) for x in table.values()):
+            raise TypeError("a digest is no table of names")
+    _text(digest.headers)
+    return digest
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("expected text")
+    value.encode("utf-8")  # half of a character is refused
     return value

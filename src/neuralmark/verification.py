@@ -307,8 +307,8 @@ def _histogram(scaled: Float) -> Histogram:
     reach = max(abs(low), abs(high)) or 1.0
     step = 2 * reach / 40
     edges = np.arange(np.floor(low / step), np.ceil(high / step) + 1) * step
-    if len(edges) < 2:
-        edges = np.array([0.0, step])
+    edges = edges if len(edges) > 1 else np.array([0.0, step])
+    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)  # against rounding
     matched, _ = np.histogram(scaled[scaled > 0], edges)
     missed, _ = np.histogram(scaled[scaled <= 0], edges)
     return Histogram(

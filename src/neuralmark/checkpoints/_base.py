@@ -11,15 +11,16 @@ table of `StoredTensor`s and inherits reading, writing and in-place change from 
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from neuralmark import files
 from neuralmark.checkpoints._dtypes import ITEMSIZE, Raw
-from neuralmark.errors import MalformedError
+from neuralmark.errors import MalformedError, UnsuitableTensorError
 
 CHUNK_BYTES = 4 << 20
 """Tensors are read and written in pieces of this many bytes."""
@@ -95,8 +96,16 @@ class Checkpoint:
         return list(dict.fromkeys(t.file for t in self._tensors.values())) or [self.path]
 
     def span(self, name: str) -> StoredTensor:
-        """Where the bytes of a tensor are."""
+        """Where the bytes of a tensor are; for a compressed one, where its packed bytes begin."""
         return self._tensors[name]
+
+    def overlap(self, names: Iterable[str]) -> tuple[str, str] | None:
+        """Two of these tensors that share bytes (tied weights), or None."""
+        spans = sorted((self._tensors[name] for name in names), key=lambda s: (s.file, s.offset))
+        for one, two in pairwise(spans):
+            if one.file == two.file and one.offset + one.info.nbytes > two.offset:
+                return one.info.name, two.info.name
+        return None
 
     def read(self, name: str) -> Iterator[Raw]:
         """The tensor's stored bytes, in pieces of whole elements, at most CHUNK_BYTES each.
@@ -104,6 +113,12 @@ class Checkpoint:
         A piece is valid until the next one is asked for: the buffer is used again.
         """
         stored = self._tensors[name]
+        if stored.info.obstacle is not None:
+            raise UnsuitableTensorError(f"{name[:80]!r} cannot be read: {stored.info.obstacle}")
+        return self._pieces(stored)
+
+    @staticmethod
+    def _pieces(stored: StoredTensor) -> Iterator[Raw]:
         buffer = np.empty(min(CHUNK_BYTES, stored.info.nbytes), np.uint8)
         with open(stored.file, "rb", buffering=0) as file:
             at, left = stored.offset, stored.info.nbytes
@@ -111,7 +126,7 @@ class Checkpoint:
                 piece = buffer[: min(left, CHUNK_BYTES)]
                 got = os.preadv(file.fileno(), [piece.data], at)
                 if got != len(piece):
-                    raise MalformedError(f"{stored.file}: ends inside the tensor {name!r}")
+                    raise MalformedError(f"{stored.file}: ends inside {stored.info.name[:80]!r}")
                 yield piece
                 at, left = at + got, left - got
 

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 
 from neuralmark import files
 from neuralmark.core.encoding import canonical_json, enc, strict_json
-from neuralmark.errors import InterruptedEmbedError, OutputError
+from neuralmark.errors import InterruptedEmbedError, OutputError, RecordError
+from neuralmark.records import Claim
 
 SUFFIX = ".nmjournal"
 DONE = ".done"
@@ -41,15 +42,25 @@ def journal_of(path: Path) -> Path:
 
 
 def refuse_interrupted(path: Path) -> None:
-    """Raise if a journal says that the bytes of this checkpoint cannot be relied on."""
-    beside = [journal_of(path), journal_of(path.parent)]
-    for journal in beside:
-        for candidate in (journal, _done(journal)):
-            if candidate.exists():
-                raise InterruptedEmbedError(
-                    f"{path}: an in-place embedding was cut short ({candidate.name} is beside it);"
-                    f" run 'neuralmark recover {path}' first"
-                )
+    """Raise if a journal says that the bytes of this checkpoint cannot be relied on.
+
+    That of a folder counts for each of its files, and that of a file for its folder.
+    """
+    for root in (path, path.parent):
+        for journal in (journal_of(root), _done(journal_of(root))):
+            if journal.exists():
+                raise _interrupted(path, journal, root)
+    for journal in path.glob(f"*{SUFFIX}*") if path.is_dir() else ():
+        name, found, _ = journal.name.rpartition(SUFFIX)
+        if found and journal.suffix in (SUFFIX, DONE):
+            raise _interrupted(path, journal, path / name)
+
+
+def _interrupted(path: Path, journal: Path, root: Path) -> InterruptedEmbedError:
+    return InterruptedEmbedError(
+        f"{path}: an in-place embedding was cut short, or is under way ({journal.name} is there);"
+        f" run 'neuralmark recover {root}' first"
+    )
 
 
 def recover(path: Path) -> str | None:
@@ -58,17 +69,14 @@ def recover(path: Path) -> str | None:
     fresh = _fresh(journal)
     if not any(p.exists() for p in (journal, _done(journal), fresh)):
         return None
-    with _locked(path), files.writing(path):
+    with exclusive(path), files.writing(path), files.uninterrupted():
         message = None
         if _done(journal).exists():
-            header, _ = _load(_done(journal))
-            claim_file = _beside(path, header["claim_file"])
-            files.write_text(claim_file, header["claim"], overwrite=True)
-            _done(journal).unlink()
+            header, _ = _load(path, _done(journal))
+            _complete(path, journal, _beside(path, header["claim_file"]), header["claim"])
             message = f"{path}: completed an interrupted in-place embedding"
         elif journal.exists():
-            _restore(path, journal)
-            journal.unlink()
+            _undo(path, journal)
             message = f"{path}: undid an interrupted in-place embedding; the old weights are back"
         fresh.unlink(missing_ok=True)
         files.sync(journal.parent)
@@ -77,23 +85,50 @@ def recover(path: Path) -> str | None:
 
 @contextmanager
 def changing(path: Path, plan: Plan) -> Iterator[None]:
-    """Change the planned ranges inside this block; a failure restores the old bytes."""
+    """Change the planned ranges inside this block; a failure restores the old bytes.
+
+    The caller holds the checkpoint with `exclusive`.
+    """
     journal = journal_of(path)
-    with _locked(path), files.writing(path):
+    with files.writing(path):
+        _require_writable(plan)
         try:
             _write(journal, plan)
             yield
+        except BaseException:
+            with files.uninterrupted():
+                if journal.exists():
+                    _undo(path, journal)
+                _fresh(journal).unlink(missing_ok=True)
+            raise
+        with files.uninterrupted():
             journal.replace(_done(journal))
             files.sync(journal.parent)
-        except BaseException:
-            if journal.exists():
-                _restore(path, journal)
-                journal.unlink()
-            _fresh(journal).unlink(missing_ok=True)
-            raise
-        files.write_text(plan.claim_file, plan.claim, overwrite=True)
-        _done(journal).unlink()
-        files.sync(journal.parent)
+            _complete(path, journal, plan.claim_file, plan.claim)
+
+
+def _undo(path: Path, journal: Path) -> None:
+    """Put the old bytes back."""
+    _restore(path, journal)
+    journal.unlink()
+    files.sync(journal.parent)
+
+
+def _complete(path: Path, journal: Path, claim_file: Path, claim: str) -> None:
+    """Write the claim of the new bytes, which are all on the disk."""
+    files.write_text(claim_file, claim, overwrite=True)
+    _done(journal).unlink()
+    files.sync(journal.parent)
+
+
+def _require_writable(plan: Plan) -> None:
+    """Fail before there is a journal rather than after."""
+    for file in {file for file, _, _ in plan.ranges}:
+        if file.is_symlink():
+            raise OutputError(
+                f"{file} is a link, and --in-place changes the model's own files only: use -o"
+            )
+        file.open("r+b").close()
 
 
 def _write(journal: Path, plan: Plan) -> None:
@@ -124,33 +159,54 @@ def _parts(header: bytes, plan: Plan) -> Iterator[bytes]:
             yield from _pieces(source, length)
 
 
-def _load(journal: Path) -> tuple[dict[str, Any], int]:
-    """The journal's header and where the old bytes begin; refuses a damaged journal."""
-    damaged = InterruptedEmbedError(
-        f"{journal}: the journal is damaged; restore the model from a copy, then delete it"
-    )
+def _load(path: Path, journal: Path) -> tuple[dict[str, Any], int]:
+    """The journal's header and where the old bytes begin; refuses a damaged or foreign journal."""
     size = journal.stat().st_size
     digest = hashlib.sha256()
-    with journal.open("rb") as file:
-        for piece in _pieces(file, max(size - _DIGEST, 0)):
-            digest.update(piece)
-        if file.read() != digest.digest():
-            raise damaged
-        file.seek(0)
-        length = int.from_bytes(file.read(len(MAGIC) + 8)[len(MAGIC) :], "little")
-        if length > min(size, _MAX_HEADER):
-            raise damaged
-        try:
-            header = strict_json(file.read(length))
-        except ValueError:
-            raise damaged from None
-    if not isinstance(header, dict) or set(header) != {"ranges", "claim_file", "claim"}:
-        raise damaged
-    return header, len(MAGIC) + 8 + length
+    try:
+        with journal.open("rb") as file:
+            for piece in _pieces(file, max(size - _DIGEST, 0)):
+                digest.update(piece)
+            if file.read() != digest.digest():
+                raise ValueError("its digest does not fit")
+            file.seek(0)
+            magic, length = file.read(len(MAGIC)), int.from_bytes(file.read(8), "little")
+            if magic != MAGIC or length > min(size, _MAX_HEADER):
+                raise ValueError("it does not begin like a journal")
+            header, start = strict_json(file.read(length)), file.tell()
+        _check(path, header, size - start - _DIGEST)
+    except (ValueError, TypeError, KeyError, RecordError) as error:
+        raise InterruptedEmbedError(
+            f"{journal}: the journal is damaged ({error}); restore the model from a copy,"
+            " then delete the journal"
+        ) from None
+    return header, start
+
+
+def _check(path: Path, header: dict[str, Any], size: int) -> None:
+    """A journal may only name its own checkpoint: it is a file that nobody vouches for."""
+    total = 0
+    for name, offset, length in header["ranges"]:
+        if name != (Path(name).name if path.is_dir() else path.name):
+            raise ValueError("it names what is not beside it")
+        target = _beside(path, name)
+        if target.is_symlink() or not target.is_file() or type(offset) is not int or offset < 0:
+            raise ValueError("it names what is no file of the model")
+        if type(length) is not int or not 0 <= length <= target.stat().st_size - offset:
+            raise ValueError("it does not fit the model")
+        total += length
+    if total != size:
+        raise ValueError("its ranges do not fit its size")
+    name = header["claim_file"]
+    stem = "neuralmark" if path.is_dir() else path.name
+    named = name.startswith(f"{stem}.") and name.endswith(".claim.json")
+    if not named or name != Path(name).name:
+        raise ValueError("it names what is no claim of the model")
+    Claim.loads(header["claim"], "its claim")
 
 
 def _restore(path: Path, journal: Path) -> None:
-    header, start = _load(journal)
+    header, start = _load(path, journal)
     with journal.open("rb") as source:
         source.seek(start)
         for name, offset, length in header["ranges"]:
@@ -163,8 +219,7 @@ def _restore(path: Path, journal: Path) -> None:
 
 
 def _beside(path: Path, name: str) -> Path:
-    if Path(name).name != name:
-        raise InterruptedEmbedError(f"{path}: its journal names {name!r}, which is not beside it")
+    """A file of the folder, or beside the file."""
     return (path if path.is_dir() else path.parent) / name
 
 
@@ -178,7 +233,8 @@ def _pieces(file: BinaryIO, length: int) -> Iterator[bytes]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def exclusive(path: Path) -> Iterator[None]:
+    """Keep every other process from changing this checkpoint in place."""
     handle = os.open(path, os.O_RDONLY)
     try:
         try:

@@ -9,6 +9,7 @@ compares, hashes, prints or walks a container; whoever walks the result must kee
 """
 
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,14 +33,11 @@ class Pickle:
 
 def load(reader: Reader) -> Pickle:
     """Read one pickle; the reader then stands behind it."""
-    import pickletools
-
     machine = _Machine()
     try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(reader)):  # type: ignore[arg-type]
-            if count >= MAX_OPCODES:
-                raise UnsafeError(f"its pickle has over {MAX_OPCODES:,} opcodes")
-            machine.step(opcode.name, argument)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # old escapes in text opcodes
+            machine.run(reader)
         return Pickle(machine.result(), machine.persistents)
     except UnsafeError as error:
         raise UnsafeError(f"{reader.name}: {error}") from None
@@ -86,8 +84,16 @@ class _Machine:
         self._copied = 0
         self.persistents: list[Persistent] = []
 
-    def step(self, opcode: str, argument: Any) -> None:
-        """Carry out one opcode."""
+    def run(self, reader: Reader) -> None:
+        """Carry out the opcodes up to the end of the pickle."""
+        import pickletools
+
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(reader)):  # type: ignore[arg-type]
+            if count >= MAX_OPCODES:
+                raise UnsafeError(f"its pickle has over {MAX_OPCODES:,} opcodes")
+            self._step(opcode.name, argument)
+
+    def _step(self, opcode: str, argument: Any) -> None:
         opcode = _ALIASES.get(opcode, opcode)
         if opcode in _LITERALS:
             self._stack.append(_LITERALS[opcode]())

@@ -115,17 +115,19 @@ class _Finder:
         kept = {key: part for key, part in root.items() if key not in SKIPPED_KEYS}
         if root is _table(value) and not any(map(_tensor, root.values())):
             for key in USUAL_KEYS:
-                found = self._flat(self._parts(root.get(key)) or {})
+                part = root.get(key)
+                found = self._flat(self._parts(part) or {}, part)
                 if found:
                     return found
-        found = self._flat(kept)
+        found = self._flat(kept, value)
         if not found:
             raise MalformedError(f"{self._path}: holds no tensors; save model.state_dict()")
         return found
 
-    def _flat(self, table: dict[Any, Any]) -> dict[str, Call]:
+    def _flat(self, table: dict[Any, Any], owner: Any) -> dict[str, Call]:
+        """Give the tensors under a table by dotted name; `owner` is the record it is read from."""
         found: dict[str, Call] = {}
-        for name, call in self._walk(table, "", (id(table),)):
+        for name, call in self._walk(table, "", (id(owner),)):
             if name in found:
                 raise MalformedError(f"{self._path}: two tensors are named {name[:80]!r}")
             found[name] = call

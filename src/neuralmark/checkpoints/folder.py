@@ -26,6 +26,9 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
     for name in INDEXED:
         if (path / name).is_file():
             return _sharded(path, path / name)
+    others = sorted(path.glob(f"*.safetensors{INDEX_SUFFIX}"))
+    if len(others) == 1:
+        return _sharded(path, others[0])
     names = [name for name in WHOLE if (path / name).is_file()]
     if not names:
         names = sorted(entry.name for entry in path.glob("*.safetensors"))
@@ -105,7 +108,8 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 def _shard_path(folder: Path, index: Path, name: str, suffix: str) -> Path:
     """Only a bare file name with the right ending; links are allowed, hub caches use them."""
-    if Path(name).name != name or "\\" in name or "\0" in name or not name.endswith("." + suffix):
+    bare = Path(name).name == name and "\\" not in name and name.isprintable()
+    if not bare or not name.endswith("." + suffix) or name.endswith(INDEX_SUFFIX):
         raise UnsafeError(f"{index}: refers to {name[:120]!r}, which is not a file beside it")
     path = folder / name
     if not path.is_file():

@@ -8,7 +8,7 @@ read in pieces; a file with compressed members is marked by writing a new one, n
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,6 +29,7 @@ from neuralmark.errors import CheckpointError, MalformedError, UnsafeError, Usag
 SUFFIX = ".npy"
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 64 << 10
+_VERSIONS = (b"\x01", b"\x02", b"\x03")
 MAX_RATIO = 1100
 """Deflate cannot pack better than about 1032 to 1."""
 
@@ -106,7 +107,7 @@ class _Member:
         width = 2 if data[6:7] == b"\x01" else 4
         length = int.from_bytes(data[8 : 8 + width], "little")
         start = 8 + width + length
-        if not data.startswith(MAGIC) or data[6] not in (1, 2, 3) or start > len(data):
+        if not data.startswith(MAGIC) or data[6:7] not in _VERSIONS or start > len(data):
             raise self._bad(f"is no .npy file, or its header is over {MAX_HEADER:,} bytes")
         return start, data[8 + width : start].decode("latin-1").strip()
 
@@ -186,6 +187,10 @@ class _Npz(_zip.ZipCheckpoint):
         if member.info.obstacle or not member.compressed:
             return super().read(name)
         return (np.frombuffer(piece, np.uint8) for piece in member.pieces(member.start))
+
+    def overlap(self, names: Iterable[str]) -> tuple[str, str] | None:
+        """Members of an archive never overlap."""
+        return None
 
     def write(self, out: Path, edits: Callable[[], Edits]) -> None:
         """As in the base; with compressed members, all are packed again in the same order."""

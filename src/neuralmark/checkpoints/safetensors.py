@@ -14,6 +14,8 @@ from neuralmark.core.encoding import strict_json
 from neuralmark.errors import MalformedError
 
 MAX_HEADER = 16 << 20
+MAX_DIMENSIONS = 64
+MAX_DTYPE = 32
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -33,16 +35,23 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
         if 8 + length > size:
             raise MalformedError(f"{path}: is cut off inside its header")
         raw = file.read(length)
-    try:
-        header = strict_json(raw)
-    except ValueError as error:
-        raise MalformedError(f"{path}: its header is not valid JSON ({error})") from None
-    if not isinstance(header, dict) or len(header) > MAX_TENSORS:
-        raise MalformedError(f"{path}: its header is not a table of tensors")
+    header = _table(path, raw)
     header.pop("__metadata__", None)
     tensors = {name: _entry(path, name, entry, 8 + length) for name, entry in header.items()}
     _check_layout(path, header, size - 8 - length)
     return Checkpoint(path, "safetensors", tensors)
+
+
+def _table(path: Path, raw: bytes) -> dict[str, Any]:
+    """The header as a table by name."""
+    try:
+        header = strict_json(raw)
+        if not isinstance(header, dict) or len(header) > MAX_TENSORS:
+            raise ValueError("not a table of tensors")
+        "".join(header).encode("utf-8")  # half of a character in a name is refused
+    except ValueError as error:
+        raise MalformedError(f"{path}: its header is not valid ({error})") from None
+    return header
 
 
 def _entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
@@ -54,9 +63,11 @@ def _entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise bad("does not have exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str):
+    if not isinstance(dtype, str) or len(dtype) > MAX_DTYPE:
         raise bad("has no dtype")
-    if not isinstance(shape, list) or not all(_is_count(length) for length in shape):
+    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+        raise bad(f"has no shape of at most {MAX_DIMENSIONS} dimensions")
+    if not all(_is_count(length) for length in shape):
         raise bad("has a bad shape")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
         raise bad("has bad offsets")

@@ -5,16 +5,14 @@ the storages), then for each storage its number of elements in 8 bytes and its e
 the pickles is ever executed. Quantised and sparse tensors are listed with an obstacle.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from neuralmark.checkpoints._base import Checkpoint
-from neuralmark.checkpoints._dtypes import Raw
 from neuralmark.checkpoints._inert import Persistent, Reader
 from neuralmark.checkpoints._pickle import load
 from neuralmark.checkpoints._torch import Storage, storage_of, stored_tensors
-from neuralmark.errors import CheckpointError, MalformedError, UnsuitableTensorError
+from neuralmark.errors import CheckpointError, MalformedError
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -37,17 +35,7 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
         keys = load(reader).value
         storages = _Storages(path, pickle.persistents)
         storages.walk(file, keys, size)
-    return _Legacy(path, "torch_legacy", stored_tensors(path, pickle.value, storages.locate))
-
-
-class _Legacy(Checkpoint):
-    """A checkpoint that will not read a tensor which is not one run of numbers."""
-
-    def read(self, name: str) -> Iterator[Raw]:
-        obstacle = self.info(name).obstacle
-        if obstacle:
-            raise UnsuitableTensorError(f"{name[:80]} cannot be read: {obstacle}")
-        return super().read(name)
+    return Checkpoint(path, "torch_legacy", stored_tensors(path, pickle.value, storages.locate))
 
 
 def _check_machine(path: Path, info: Any) -> None:

@@ -64,7 +64,7 @@ def main() -> None:
     except click.ClickException as error:
         output.fail(type(error).__name__, error.format_message(), UsageError.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        output.fail(StoppedError.__name__, "stopped; nothing was left behind", 2)
+        output.fail(StoppedError.__name__, "stopped; nothing half-done was left behind", 2)
     except NeuralMarkError as error:
         output.fail(type(error).__name__, str(error), error.exit_code)
     except BrokenPipeError:

@@ -21,10 +21,10 @@ def fail(name: str, message: str, code: int) -> NoReturn:
 
 
 def as_json(value: dict[str, Any]) -> None:
-    """Print a JSON object."""
-    from neuralmark.records import to_json
+    """Print a JSON object, in ASCII: file names may be anything."""
+    import json
 
-    click.echo(to_json(value), nl=False)
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
 def note(message: str) -> None:

@@ -30,8 +30,11 @@ def command(
 ) -> None:
     """List the tensors of MODEL, what each could carry and cost, and what auto would choose."""
     from neuralmark import embedding
+    from neuralmark.drafting import MAX_STRENGTH
     from neuralmark.inspection import inspect
 
+    if not 0 < strength <= MAX_STRENGTH:
+        raise click.UsageError(f"strength must be a positive number, not {strength}")
     key = options.load_key(key_file, passphrase_file) if key_file else None
     options.recovered(embedding.recover(model))
     found = inspect(model, key, strength=strength)

@@ -130,19 +130,23 @@ def write_bits(
 ) -> Float:
     """The carriers' new values: every margin at least `goal` after rounding to the file's dtype.
 
-    Weights already lie on the dtype's grid, so a small shift may round away; what the rounded
-    weights still lack is solved for again and added to the shift until the margins hold.
+    Weights already lie on the dtype's grid, so a small shift may round away, and equal ones move
+    all at once. What the rounded weights still lack is solved for again and added to the shift,
+    which differs a little from weight to weight, until the margins hold.
     """
     pool_of = carriers.pool_of(0, carriers.size)
+    spread: Float | float = 1.0
     shift = np.zeros(carriers.pools)
     written = values
-    for round_ in range(_MAX_ROUNDS):
+    for attempt in range(_MAX_ROUNDS):
         pooled = readout.pool(written, carriers.pools, carriers.pooling)
         if solver.margins(pooled).min() >= goal * (1 - _SLACK):
             return written
-        overshoot = _OVERSHOOT if round_ else _SLACK
+        if attempt == 3:
+            spread = np.random.default_rng(0).uniform(0.7, 1.3, len(values))
+        overshoot = _OVERSHOOT * attempt if attempt else _SLACK
         shift = shift + solver.change(pooled, goal * (1 + overshoot))
-        written = rounding(values + shift[pool_of])
+        written = rounding(values + shift[pool_of] * spread)
     raise InfeasibleError(
         "the file's dtype is too coarse for this margin; lower --strength or mark the weights"
         " before they are converted"

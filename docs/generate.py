@@ -1,0 +1,53 @@
+"""Write docs/cli.md and docs/errors.md from the program itself (`make docs`; a test compares)."""
+
+import inspect
+from pathlib import Path
+
+import click
+
+from neuralmark import errors
+from neuralmark.cli import neuralmark
+
+HERE = Path(__file__).parent
+
+
+def cli_page() -> str:
+    """The help of every command."""
+    parts = ["# Commands", "", "Written by `make docs` from the program's own help.", ""]
+    for words, command in walk(["neuralmark"], neuralmark):
+        context = click.Context(command, info_name=" ".join(words), terminal_width=80, color=False)
+        parts += [f"## {' '.join(words)}", "", "```", command.get_help(context), "```", ""]
+    return "\n".join(parts)
+
+
+def walk(words: list[str], command: click.Command) -> list[tuple[list[str], click.Command]]:
+    """A command and all below it."""
+    found = [(words, command)]
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            found += walk([*words, name], child)
+    return found
+
+
+def errors_page() -> str:
+    """Every named error, its exit code and meaning."""
+    tree = inspect.getdoc(errors) or ""
+    rows = [
+        f"| `{name}` | {kind.exit_code} | {(inspect.getdoc(kind) or '').splitlines()[0]} |"
+        for name, kind in vars(errors).items()
+        if inspect.isclass(kind) and issubclass(kind, errors.NeuralMarkError)
+    ]
+    head = ["# Errors", "", "Written by `make docs` from `neuralmark.errors`. On the command line"]
+    head += ["each is one line on stderr, `neuralmark: NAME: message`, and an exit code.", ""]
+    table = ["| error | exit code | meaning |", "|---|---|---|", *rows, ""]
+    return "\n".join([*head, "```", tree, "```", "", *table])
+
+
+PAGES = {"cli.md": cli_page, "errors.md": errors_page}
+
+if __name__ == "__main__":
+    for name, make in PAGES.items():
+        (HERE / name).write_text(make(), encoding="utf-8")

@@ -1,1 +1,0 @@
-from neuralmark.files import *  # temporary alias while helpers work

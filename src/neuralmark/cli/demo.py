@@ -1,0 +1,73 @@
+"""`neuralmark demo`: the main job on something real, in under a minute."""
+
+from pathlib import Path
+
+import click
+
+from neuralmark.cli import _options as options
+from neuralmark.cli import _output as output
+
+
+@click.command("demo")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("neuralmark-demo"),
+    show_default=True,
+    help="Folder for the models, the key and the report.",
+)
+@options.json_option
+@click.pass_context
+def command(ctx: click.Context, folder: Path, as_json: bool) -> None:
+    """Train a small network on real digits, mark it, damage it, and show what survives."""
+    from dataclasses import asdict
+
+    from neuralmark.demo.run import run
+
+    outcome = run(folder, (lambda _: None) if as_json else output.note)
+    good = outcome.verdict.verified and not outcome.foreign.verified
+    if as_json:
+        output.as_json(
+            {
+                "verdict": outcome.verdict.to_dict(),
+                "foreign": outcome.foreign.to_dict(),
+                "strength": outcome.strength,
+                "change_relative": outcome.change_relative,
+                "rows": [asdict(row) for row in outcome.rows],
+                "report": str(folder / "report.html"),
+            }
+        )
+        ctx.exit(0 if good else 1)
+    rows = [
+        [
+            row.name,
+            output.percent(row.accuracy),
+            "-" if row.matched is None else f"{row.matched}/{outcome.verdict.bits}",
+            {None: "-", True: "verified", False: "not verified"}[row.verified],
+        ]
+        for row in outcome.rows
+    ]
+    output.table(["state", "accuracy", "bits", "verdict"], rows, numeric=(1, 2))
+    verdict, foreign = outcome.verdict, outcome.foreign
+    output.panel(
+        "A mark in a small network",
+        [
+            (
+                "mark",
+                f"strength {outcome.strength:.2f}, weights changed by"
+                f" {output.percent(outcome.change_relative)}",
+            ),
+            (
+                "owner's key",
+                f"{verdict.matched} of {verdict.bits} bits, chance of error"
+                f" {output.power_of_two(verdict.bound_log2)}",
+            ),
+            ("another key", f"{foreign.matched} of {foreign.bits} bits: not verified"),
+            ("report", str(folder / "report.html")),
+            ("verdict", str(folder / "verdict.html")),
+        ],
+        good=good,
+    )
+    ctx.exit(0 if good else 1)

@@ -1,0 +1,103 @@
+"""The demo's report: pure functions of what was measured."""
+
+from dataclasses import dataclass
+
+from neuralmark.records import Verdict
+from neuralmark.reports import page, svg
+
+
+@dataclass(frozen=True)
+class Row:
+    """One state of the network: its accuracy, and what was read from it."""
+
+    name: str
+    accuracy: float
+    matched: int | None
+    verified: bool | None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy and detection rate as a damage grows."""
+
+    label: str
+    accuracy: tuple[tuple[float, float], ...]
+    rate: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything the demo measured."""
+
+    strength: float
+    change_relative: float
+    tensors: tuple[str, ...]
+    verdict: Verdict
+    foreign: Verdict
+    rows: tuple[Row, ...]
+    curves: tuple[Curve, ...]
+
+
+def demo_page(outcome: Outcome) -> str:
+    """One self-contained page: the verdicts, what survives, and at what cost."""
+    verdict, foreign = outcome.verdict, outcome.foreign
+    figures = page.tiles(
+        [
+            ("owner's key", f"{verdict.matched} of {verdict.bits}", _said(verdict.verified)),
+            ("another key", f"{foreign.matched} of {foreign.bits}", _said(foreign.verified)),
+            (
+                "change of the weights",
+                f"{100 * outcome.change_relative:.2f} %",
+                f"strength {outcome.strength:.2f}",
+            ),
+            (
+                "chance of error",
+                page.power_of_two(verdict.bound_log2),
+                f"corrected for {verdict.trials} ways of looking",
+            ),
+        ]
+    )
+    parts = [
+        "<h1>A mark in a small network</h1>",
+        page.paragraphs(
+            "A network was trained on real handwritten digits, marked afterwards without any data,"
+            " and then put through what a stolen model goes through.",
+            f"The mark lies in {', '.join(map(page.code, outcome.tensors))}.",
+        ),
+        figures,
+        page.section("What survives", _table(outcome)),
+    ]
+    parts += [
+        page.section(f"As {curve.label} grows", _plot(curve, verdict)) for curve in outcome.curves
+    ]
+    return page.page("NeuralMark demo", "\n".join(parts))
+
+
+def _table(outcome: Outcome) -> str:
+    bits = outcome.verdict.bits
+    rows = [
+        [
+            page.text(row.name),
+            f"{100 * row.accuracy:.2f} %",
+            "-" if row.matched is None else f"{row.matched} of {bits}",
+            "-" if row.verified is None else _said(row.verified),
+        ]
+        for row in outcome.rows
+    ]
+    return page.table(["state", "test accuracy", "bits matched", "verdict"], rows)
+
+
+def _plot(curve: Curve, verdict: Verdict) -> str:
+    boundary = (verdict.boundary or verdict.bits) / verdict.bits
+    drawing = svg.line_plot(
+        [svg.Series("bits matched", curve.rate), svg.Series("test accuracy", curve.accuracy)],
+        (curve.label, "share"),
+        f"Share of matched bits and test accuracy as {curve.label} grows",
+        y_range=(0.0, 1.0),
+        levels=[svg.Mark(boundary, "verified above")],
+    )
+    return page.figure(drawing, "Each point is one damaged copy, saved and read back.")
+
+
+def _said(verified: bool) -> str:
+    return "verified" if verified else "not verified"

@@ -1,0 +1,96 @@
+"""The demo, step by step: train, mark, verify, refuse another key, damage, report."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from neuralmark import files
+from neuralmark.demo import damage, digits
+from neuralmark.demo.page import Curve, Outcome, Row, demo_page
+from neuralmark.embedding import embed
+from neuralmark.keyfile import Key
+from neuralmark.records import Verdict
+from neuralmark.reports.verdict import verdict_page
+from neuralmark.verification import verify
+
+Say = Callable[[str], None]
+STRENGTH = 2.0  # twice the default: a mark this small network carries without losing accuracy
+NOISE_LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+PRUNED_SHARES = (0.0, 0.2, 0.4, 0.5, 0.6, 0.8, 0.9)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A folder to work in, the data, the key and where its mark was put."""
+
+    folder: Path
+    data: digits.Digits
+    key: Key
+    tensors: tuple[str, ...]
+
+    def measure(self, name: str, state: damage.State) -> tuple[Row, Verdict]:
+        """Save damaged weights, read the mark back from the file, test the accuracy."""
+        path = self.folder / "damaged.safetensors"
+        digits.save(state, path)
+        verdict = verify(path, self.key, tensors=self.tensors)
+        row = Row(name, digits.accuracy(state, self.data), verdict.matched, verdict.verified)
+        return row, verdict
+
+
+def run(folder: Path, say: Say) -> Outcome:
+    """Run the demo in `folder` and write its files there; says what it does as it goes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    original, marked = folder / "model.safetensors", folder / "marked.safetensors"
+    data = digits.load()
+    say(f"training a small network on {len(data.train_x):,} handwritten digits")
+    state = digits.train(data).state_dict()
+    digits.save(state, original)
+
+    say("drawing a key and writing its mark into the finished checkpoint")
+    key, stranger = Key.new(owner="NeuralMark demo"), Key.new(owner="somebody else")
+    files.remove(folder / "demo.nmkey")
+    key.save(folder / "demo.nmkey", None)
+    embedding = embed(original, key, marked, strength=STRENGTH, overwrite=True)
+    verdict, foreign = verify(marked, key), verify(marked, stranger)
+
+    bench = Bench(folder, data, key, embedding.tensors)
+    marked_state = digits.read(marked)
+    rows = [
+        Row("unmarked", digits.accuracy(state, data), None, None),
+        bench.measure("marked", marked_state)[0],
+    ]
+    for name, inflict in damage.NAMED.items():
+        say(f"damaging it: {name}")
+        rows.append(bench.measure(f"marked, then {name}", inflict(marked_state))[0])
+    curves = (
+        _curve(bench, marked_state, "noise", "noise / deviation of the weights", NOISE_LEVELS),
+        _curve(bench, marked_state, "prune", "share of weights set to zero", PRUNED_SHARES),
+    )
+    files.remove(folder / "damaged.safetensors")
+    outcome = Outcome(
+        embedding.strength,
+        embedding.change_relative,
+        embedding.tensors,
+        verdict,
+        foreign,
+        tuple(rows),
+        curves,
+    )
+    files.write_text(folder / "verdict.html", verdict_page(verdict), overwrite=True)
+    files.write_text(folder / "report.html", demo_page(outcome), overwrite=True)
+    return outcome
+
+
+def _curve(
+    bench: Bench, state: damage.State, kind: str, label: str, levels: tuple[float, ...]
+) -> Curve:
+    inflict = damage.noise if kind == "noise" else damage.prune
+    rows = [bench.measure(kind, inflict(level)(state))[0] for level in levels]
+    return Curve(
+        label,
+        tuple((level, row.accuracy) for level, row in zip(levels, rows, strict=True)),
+        tuple(
+            (level, (row.matched or 0) / bench.key.parameters.bits)
+            for level, row in zip(levels, rows, strict=True)
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Pages for people: pure functions from records to self-contained HTML with inline SVG."""

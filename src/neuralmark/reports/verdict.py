@@ -1,0 +1,298 @@
+"""The page of a verdict: what was found, how sure it is, and all that influenced it."""
+
+import math
+from pathlib import PurePath
+
+from neuralmark.core.bound import SECURITY_BITS
+from neuralmark.errors import RecordError
+from neuralmark.records import NOT_VERIFIED, UNPROVABLE, UNPROVEN, VERIFIED, TensorRead, Verdict
+from neuralmark.reports import svg
+from neuralmark.reports.page import (
+    chance_in_words,
+    code,
+    facts,
+    figure,
+    histogram_table,
+    legend,
+    number,
+    page,
+    paragraphs,
+    power_of_two,
+    section,
+    table,
+    text,
+    tiles,
+    with_powers,
+)
+
+_LEAST = power_of_two(-SECURITY_BITS)
+
+_HEADLINES = {
+    VERIFIED: ("Verified", 0, "M19 33l9 9 18-20"),
+    NOT_VERIFIED: ("Not verified", 1, "M22 22l20 20M42 22l-20 20"),
+    UNPROVEN: ("Matches, but unproven", 4, "M20 26h24M20 38h24"),
+    UNPROVABLE: ("Cannot be proven with so few bits", 4, "M20 32h24"),
+}
+_MEANINGS = {
+    VERIFIED: "The mark of this key is in this model. The chance that a model made without"
+    f" the key would match so well is below {_LEAST}.",
+    NOT_VERIFIED: "The match falls short of what a proof needs. That is no proof of the opposite:"
+    " it does not say who made the model, only that this key proves nothing here.",
+    UNPROVEN: "Agreement with a key of this kind proves nothing: this page records that the bits"
+    " agree, and says nothing about who owns the model.",
+    UNPROVABLE: "A key with so few bits agrees with foreign models by luck more easily than a proof"
+    " allows. No result with it, not even a full match, can count as one.",
+}
+_WORDS = {
+    "names": ("by name", "each tensor stands in the model under the name the key was derived for"),
+    "shapes": (
+        "by shape",
+        "the names differ, so a fixed rule was followed: the first tensor of a shape stands for"
+        " the first of that shape in the claim, the second for the second, and so on",
+    ),
+    "search": ("by search", "no place was named, so the places where keys are put were looked at"),
+    "stored": ("as stored", ""),
+    "transposed": ("transposed", "rows and columns were exchanged before reading"),
+    "native": ("native", "derived from a 256-bit secret, so nothing in it could be chosen to fit"),
+    "raw": ("raw", "a matrix made elsewhere: it can agree with a model, but it proves nothing"),
+}
+_ABSENT = (
+    "The watermark, the bits read from the model, the readings (logits) themselves, the key matrix"
+    " and the positions of the weights that carry the mark are not on this page, and cannot be"
+    " worked out from it. The key remains secret; whoever holds it can repeat this verification"
+    " on the model with the digests above and must arrive at the same numbers."
+)
+
+
+def verdict_page(verdict: Verdict) -> str:
+    """One self-contained HTML page, fit to be printed and signed."""
+    if verdict.status not in _HEADLINES:
+        raise RecordError(f"no such verdict: {verdict.status!r}")
+    headline = _HEADLINES[verdict.status][0]
+    name = PurePath(verdict.model).name or verdict.model
+    parts = (
+        '<p class="kicker"><span>Verdict on the ownership of a neural network</span>'
+        f"<span>NeuralMark {text(verdict.version)}</span></p>",
+        _banner(verdict),
+        _finding(verdict),
+        _map(verdict),
+        _margins(verdict),
+        _radius(verdict),
+        _read(verdict),
+        _key(verdict),
+        section("What this page does not contain", paragraphs(_ABSENT)),
+        _signature(),
+    )
+    return page(f"{headline}: {name} (NeuralMark verdict)", "\n".join(parts))
+
+
+def match_cells(verdict: Verdict) -> list[bool]:
+    """The map of matches, bit by bit; raises where it contradicts the count."""
+    packed = bytes.fromhex(verdict.match_map)
+    cells = [bool(byte >> shift & 1) for byte in packed for shift in range(7, -1, -1)]
+    padding = len(cells) - verdict.bits
+    cells = cells[: verdict.bits]
+    if not 0 <= padding < 8 or sum(cells) != verdict.matched:
+        raise RecordError("the verdict contradicts itself: its map of matches is not of its count")
+    return cells
+
+
+def _banner(verdict: Verdict) -> str:
+    headline, colour, glyph = _HEADLINES[verdict.status]
+    icon = (
+        '<svg viewBox="0 0 64 64" aria-hidden="true"><circle class="stroke" cx="32" cy="32" r="28"'
+        f' stroke-width="5"/><path class="stroke" stroke-width="6" d="{glyph}"/></svg>'
+    )
+    reason = with_powers(verdict.reason[:1].upper() + verdict.reason[1:])
+    said = f'<p class="lead">{reason.rstrip(".")}.</p>\n<p>{_MEANINGS[verdict.status]}</p>'
+    return f'<header class="banner c{colour}">{icon}<div><h1>{headline}</h1>\n{said}</div></header>'
+
+
+def _finding(verdict: Verdict) -> str:
+    bits, boundary, log2 = verdict.bits, verdict.boundary, verdict.bound_log2
+    percent = math.floor(1000 * verdict.rate + 1e-9) / 10
+    needed = f"{boundary:,}" if boundary is not None else "none"
+    chance = power_of_two(log2), chance_in_words(log2)
+    if verdict.key_kind != "native":
+        chance = "unknown", "with a key of this kind"
+    figures = (
+        ("Matched bits", f"{verdict.matched:,}", f"of {bits:,} (rate {percent:g}\u00a0%)"),
+        ("Boundary", needed, "bits needed" if boundary is not None else "no number would do"),
+        ("Chance of error", *chance),
+        ("Trials", f"{verdict.trials:,}", "ways of looking" if verdict.trials > 1 else "one look"),
+    )
+    marks = [svg.Mark(bits / 2, f"by luck: about {number(bits / 2)}")]
+    if boundary is not None:
+        marks.append(svg.Mark(boundary, f"needed: {boundary:,}"))
+    found = svg.Mark(verdict.matched, f"found: {verdict.matched:,}")
+    said = f"{verdict.matched} of {bits} bits match; needed: {needed}; luck gives {bits / 2:g}"
+    drawn = svg.meter(found, bits, marks, _HEADLINES[verdict.status][1], said)
+    words = paragraphs(_chance(verdict), _boundary(verdict), _trials(verdict))
+    model = paragraphs(f"Model: {code(verdict.model)}<br>Key: {code(verdict.fingerprint)}")
+    return section("The finding", model + tiles(figures) + f"<figure>{drawn}</figure>" + words)
+
+
+def _chance(verdict: Verdict) -> str:
+    log2 = verdict.bound_log2
+    coins = math.floor(-log2)
+    luck = f", no likelier than calling {coins:,} coin tosses in a row" if coins > 7 else ""
+    said = (
+        "The <strong>chance of error</strong> is the chance that a model made without this key"
+        f" matches at least this well by luck: at most {power_of_two(log2)},"
+        f" {chance_in_words(log2)}{luck}."
+    )
+    if verdict.key_kind != "native":
+        said += (
+            " That is the number for a key derived from a secret. For this key, a matrix made"
+            " elsewhere, <strong>it does not hold</strong> and must not be quoted."
+        )
+    return said
+
+
+def _boundary(verdict: Verdict) -> str:
+    if verdict.boundary is None:
+        return (
+            f"There is no <strong>boundary</strong>: a full match of {verdict.bits:,} bits would"
+            f" still have a chance of {power_of_two(verdict.full_match_bound_log2)}, and {_LEAST}"
+            " is required."
+        )
+    return (
+        "The <strong>boundary</strong> is the smallest number of matching bits for which the chance"
+        f" of error is below {_LEAST}. It follows from the number of bits and of trials alone;"
+        " nobody can set it."
+    )
+
+
+def _trials(verdict: Verdict) -> str:
+    again = " Ways tried in other runs are not known here: multiply the chance by their number."
+    if verdict.trials == 1:
+        return f"<strong>Trials</strong>: the model was looked at in one way only.{again}"
+    return (
+        f"<strong>Trials</strong>: there were {verdict.trials:,} ways of looking (lists of tensors,"
+        " ways of mapping and turning them, keys). The chance above is already multiplied by that"
+        f" number and the boundary raised for it, so that searching gains nothing.{again}"
+    )
+
+
+def _map(verdict: Verdict) -> str:
+    missed = verdict.bits - verdict.matched
+    hits = svg.swatch(0), f"{verdict.matched:,} matching"
+    misses = svg.swatch(1, small=True), f"{missed:,} not matching"
+    said = f"Map of {verdict.bits} bits: {verdict.matched} match, {missed} do not"
+    caption = (
+        "One cell for each bit of the watermark, row by row from the top left. The map says where"
+        " the model agrees with the key, never what the bits are."
+    )
+    drawn = svg.grid(match_cells(verdict), said)
+    return section("Map of matches", figure(legend((hits, misses)) + drawn, caption))
+
+
+def _margins(verdict: Verdict) -> str:
+    bars = verdict.margin_histogram
+    stacks = (("matching", bars.matched), ("not matching", bars.missed))
+    smallest, median = (_rounded(m) for m in (verdict.smallest_margin, verdict.median_margin))
+    said = (
+        f"Histogram of the margins of {verdict.bits} bits: smallest {smallest}, median {median}"
+        " sigma z; bits left of zero do not match"
+    )
+    labels = ("margin, in σz", "bits")
+    drawn = svg.histogram(bars.edges, stacks, labels, said, "match: right of this line")
+    caption = (
+        "The margin of a bit is how far its reading lies on the right side of zero. The unit σz is"
+        " how far such readings scatter in weights like these without a mark: there, half the bits"
+        f" lie left of zero and nearly all within ±3. Smallest margin {smallest} σz, median"
+        f" {median} σz."
+    )
+    keys = legend(((svg.swatch(0), "matching"), (svg.swatch(1), "not matching")))
+    counts = histogram_table(bars.edges, stacks, "margin (σz)")
+    inner = figure(keys + drawn, caption, wide=True) + counts
+    return section("How clearly each bit was read", inner)
+
+
+def _radius(verdict: Verdict) -> str:
+    radius, relative = verdict.certified_radius, verdict.certified_radius_relative
+    words = ["A radius is certified only where a mark is verified."]
+    if radius is not None:
+        share = f", that is {_down(100 * relative)} % of their norm," if relative else ""
+        words = [
+            "It is proven that no change of the weights read with a norm smaller than"
+            f" <strong>{_down(radius)}</strong>{share} can undo this verdict.",
+            "This holds even against someone who knows the key, and is therefore far smaller than"
+            " what strangers, who do not know it, would need.",
+        ]
+    return section("Certified radius", paragraphs(*words))
+
+
+def _read(verdict: Verdict) -> str:
+    digest = verdict.checkpoint_digest
+    tensors = [(code(t.name), _stored(t), text(t.dtype), _shape(t.shape)) for t in verdict.tensors]
+    digests = [("tensor", code(name), code(value)) for name, value in digest.tensors.items()]
+    digests += [("file", code(name), code(value)) for name, value in (digest.files or {}).items()]
+    weights = sum(math.prod(tensor.shape) for tensor in verdict.tensors)
+    described = f"{digest.algorithm} of the names, types and shapes of all tensors"
+    inner = facts(
+        (
+            ("Tensors found", *_explained(verdict.mapping)),
+            ("Orientation", *_explained(verdict.orientation)),
+            (
+                "Weights read",
+                f"{weights:,}",
+                "which of them carry the mark is known to the key alone",
+            ),
+            ("Digest of the headers", code(digest.headers), text(described)),
+        )
+    )
+    inner += table(
+        ("Name the key was derived for", "Name in the model", "Type", "Shape"),
+        tensors,
+        name="Tensors read",
+    )
+    inner += table(("Of", "Name", f"Digest ({digest.algorithm})"), digests, name="Digests")
+    return section("What was read", inner)
+
+
+def _key(verdict: Verdict) -> str:
+    p = verdict.parameters
+    rows = (
+        ("Fingerprint", code(verdict.fingerprint), "the public name; it tells nothing of the key"),
+        ("Kind", *_explained(verdict.key_kind)),
+        ("Scheme", text(p.scheme), ""),
+        ("Bits", f"{p.bits:,}", "length of the watermark"),
+        ("Pools", f"{p.pools:,}", "averages of weights from which the bits are read"),
+        ("Rounds", f"{p.rounds:,}", "each halves, by the key, the weights that may carry the mark"),
+        ("Pooling", text(p.pooling), "how the carrying weights are dealt out to the pools"),
+        ("Library", f"NeuralMark {text(verdict.version)}", "the version that judged"),
+    )
+    return section("Key and parameters", facts(rows))
+
+
+def _signature() -> str:
+    lines = (
+        '<div class="sign"><div>Name</div><div>Place and date</div>'
+        '<div class="whole">Signature</div></div>'
+    )
+    said = "I have read this page and confirm that it is the result of the verification described."
+    return section("Signature", paragraphs(said) + lines, name="closing")
+
+
+def _explained(word: str) -> tuple[str, str]:
+    label, why = _WORDS.get(word, (word, ""))
+    return text(label), text(why)
+
+
+def _rounded(value: float) -> str:
+    return number(float(f"{value:.3g}"))
+
+
+def _down(value: float) -> str:
+    """Three digits of a positive number, never more than it."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2) if value > 0 else 1.0
+    return number(float(f"{math.floor(value / unit) * unit:.3g}"))
+
+
+def _stored(tensor: TensorRead) -> str:
+    return "the same" if tensor.stored_name == tensor.name else code(tensor.stored_name)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return text(" × ".join(map(str, shape))) or "a single number"

@@ -1,0 +1,1 @@
+"""Tests with malformed and malicious input."""
