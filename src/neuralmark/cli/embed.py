@@ -139,7 +139,7 @@ def _json(result: "Embedding") -> dict[str, Any]:
         "carriers": result.carriers,
         "weights_per_pool": result.weights_per_pool,
         "warnings": list(result.warnings),
-        "verdict": verdict.to_dict() if verdict else None,
+        "verdict": None if verdict is None else verdict.to_dict(),
         "others": [
             {
                 "fingerprint": before.fingerprint,

@@ -1,0 +1,192 @@
+"""Small valid files of every format, as seeds for fuzzing; the same bytes every time."""
+
+import io
+import json
+import random
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+import neuralmark
+from benchmarks import _tensors
+from neuralmark.core.key import Parameters
+
+PASSPHRASE = "correct horse"
+TINY = Parameters(bits=8, pools=6, rounds=1)
+SHARD, INDEX = "model-00001-of-00002.safetensors", "model.safetensors.index.json"
+
+# torch is imported in a child only: it would hide the memory that the readers take.
+_TORCH = """
+import sys, torch
+torch.manual_seed(0)
+half = torch.randn(8, 12).to(torch.bfloat16)
+shared = torch.randn(64)
+state = {"a.weight": torch.randn(16, 24), "b.weight": half, "c": shared[8:40].reshape(4, 8),
+         "d": shared[::2], "e": torch.arange(5), "f": torch.nn.Parameter(torch.randn(3, 3)),
+         "g": torch.randn(2, 5).half(), "empty": torch.empty(0, 3)}
+saved = {"state_dict": state, "epoch": 3, "best": 0.5, "names": ["x", ("y", None)]}
+for new, out in ((True, sys.argv[1]), (False, sys.argv[2])):
+    torch.save(saved, out, _use_new_zipfile_serialization=new)
+"""
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A valid input: which reader takes it, its suffix, its bytes.
+
+    `reader` is checkpoint, key, claim, matrix, index (of a folder whose shards are sound) or
+    shard (of a folder whose index is sound).
+    """
+
+    name: str
+    reader: str
+    suffix: str
+    data: bytes
+
+
+def tiny_key() -> "neuralmark.Key":
+    """The same small key every time."""
+    return neuralmark.Key(TINY, b"owner=fuzz", salt=bytes(32), secret=bytes(range(32)))
+
+
+def seeds(folder: Path) -> list[Seed]:
+    """All seeds; `folder` is used while making them and afterwards holds a sound folder model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = [*_safetensors(folder), *_torch(folder), *_npz(), *_matrices(folder)]
+    made += [*_keys(folder), _claim(folder), *_folder(folder)]
+    return made
+
+
+def _weights() -> dict[str, _tensors.Array]:
+    rng = np.random.default_rng(0)
+    return {
+        "a.weight": rng.standard_normal((16, 24), dtype=np.float32),
+        "b.weight": rng.standard_normal((4, 3, 3)).astype(np.float16),
+        "c": np.arange(6, dtype=np.int64),
+        "d": rng.standard_normal((5, 9)),
+        "empty": np.empty((0, 3), np.float32),
+    }
+
+
+def _safetensors(folder: Path) -> list[Seed]:
+    made = []
+    rng = np.random.default_rng(1)
+    raw = {
+        "bf16": ("BF16", np.uint16),
+        "e4m3": ("F8_E4M3", np.uint8),
+        "e5m2": ("F8_E5M2", np.uint8),
+    }
+    path = folder / "one.safetensors"
+    _tensors.save(path, _weights())
+    made.append(Seed("safetensors", "checkpoint", ".safetensors", path.read_bytes()))
+    for name, (dtype, kind) in raw.items():
+        values = rng.integers(0, 100, (8, 16)).astype(kind)
+        _tensors.save(path, {"w": values, "layer.weight": values[:4]}, dtype)
+        made.append(Seed(f"safetensors {name}", "checkpoint", ".safetensors", path.read_bytes()))
+    path.unlink()
+    return made
+
+
+def _torch(folder: Path) -> list[Seed]:
+    new, old = folder / "new.pt", folder / "old.pt"
+    subprocess.run([sys.executable, "-c", _TORCH, str(new), str(old)], check=True)
+    made = [
+        Seed("torch zip", "checkpoint", ".pt", new.read_bytes()),
+        Seed("torch legacy", "checkpoint", ".pth", old.read_bytes()),
+    ]
+    new.unlink()
+    old.unlink()
+    return made
+
+
+def archive(members: dict[str, tuple[bytes, int]]) -> bytes:
+    """A zip of (data, compression) by name, without dates."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as out:
+        for name, (data, method) in members.items():
+            info = zipfile.ZipInfo(name)
+            info.compress_type = method
+            out.writestr(info, data)
+    return buffer.getvalue()
+
+
+def _npy(array: _tensors.Array) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _npz() -> list[Seed]:
+    arrays = {f"{name}.npy": _npy(array) for name, array in _weights().items()}
+    made = []
+    for name, method in (("stored", zipfile.ZIP_STORED), ("deflated", zipfile.ZIP_DEFLATED)):
+        data = archive({member: (body, method) for member, body in arrays.items()})
+        made.append(Seed(f"npz {name}", "checkpoint", ".npz", data))
+    return made
+
+
+def _matrices(folder: Path) -> list[Seed]:
+    matrix = np.random.default_rng(2).standard_normal((6, 8), dtype=np.float32)
+    path = folder / "matrix.safetensors"
+    _tensors.save(path, {"K": matrix})
+    text = np.frombuffer(b"content", np.uint8)
+    members = {"K.npy": _npy(matrix), "content.npy": _npy(text)}
+    data = archive({name: (body, zipfile.ZIP_STORED) for name, body in members.items()})
+    made = [
+        Seed("matrix npy", "matrix", ".npy", _npy(matrix)),
+        Seed("matrix npz", "matrix", ".npz", data),
+        Seed("matrix safetensors", "matrix", ".safetensors", path.read_bytes()),
+    ]
+    path.unlink()
+    return made
+
+
+def _keys(folder: Path) -> list[Seed]:
+    native = tiny_key()
+    matrix = np.random.default_rng(3).standard_normal((6, 8), dtype=np.float32)
+    raw = neuralmark.Key(TINY, b"", salt=bytes(32), matrix=matrix)
+    path, made = folder / "key.nmkey", []
+    dice = random.Random(0)
+    with mock.patch("neuralmark.keyfile.secrets.token_bytes", dice.randbytes):
+        for name, key, passphrase in (
+            ("key plain", native, None),
+            ("key encrypted", native, PASSPHRASE),
+            ("key raw", raw, None),
+        ):
+            key.save(path, passphrase, cost=10, overwrite=True)
+            made.append(Seed(name, "key", ".nmkey", path.read_bytes()))
+    path.unlink()
+    return made
+
+
+def _claim(folder: Path) -> Seed:
+    source, marked = folder / "claimed-source.safetensors", folder / "claimed.safetensors"
+    _tensors.save(source, {"a.weight": _weights()["a.weight"]})
+    done = neuralmark.embed(source, tiny_key(), marked, tensors=["a.weight"], overwrite=True)
+    source.unlink()
+    assert done.claim is not None
+    Path(str(done.claim_file)).unlink()
+    return Seed("claim", "claim", ".json", done.claim.to_json().encode())
+
+
+def _folder(folder: Path) -> list[Seed]:
+    model = folder / "sharded"
+    model.mkdir(exist_ok=True)
+    weights = _weights()
+    first = {name: weights[name] for name in ("a.weight", "b.weight")}
+    rest = {name: array for name, array in weights.items() if name not in first}
+    other = SHARD.replace("00001-of", "00002-of")
+    _tensors.save(model / SHARD, first)
+    _tensors.save(model / other, rest)
+    table = dict.fromkeys(first, SHARD) | dict.fromkeys(rest, other)
+    index = json.dumps({"metadata": {"total_size": 1}, "weight_map": table})
+    (model / INDEX).write_text(index)
+    return [
+        Seed("folder index", "index", ".json", index.encode()),
+        Seed("folder shard", "shard", ".safetensors", (model / SHARD).read_bytes()),
+    ]

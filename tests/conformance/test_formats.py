@@ -1,0 +1,158 @@
+"""The same battery for every checkpoint format that is discovered."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+import neuralmark
+from neuralmark import Key, Parameters
+from neuralmark.checkpoints import Checkpoint, format_names, open_checkpoint
+from neuralmark.checkpoints._dtypes import decode
+from neuralmark.errors import NeuralMarkError
+
+Arrays = dict[str, npt.NDArray[np.float32]]
+PARAMETERS = Parameters(bits=256, pools=288, rounds=2)
+
+
+def folder(arrays: Arrays, where: Path) -> Path:
+    path = where / "model"
+    path.mkdir()
+    table = {}
+    for i, (name, array) in enumerate(arrays.items()):
+        table[name] = f"model-{i}.safetensors"
+        save_file({name: array}, path / table[name])
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
+    return path
+
+
+def torch_file(legacy: bool) -> Callable[[Arrays, Path], Path]:
+    def make(arrays: Arrays, where: Path) -> Path:
+        path = where / "model.pt"
+        state = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        torch.save({"state_dict": state}, path, _use_new_zipfile_serialization=not legacy)
+        return path
+
+    return make
+
+
+def npz(arrays: Arrays, where: Path) -> Path:
+    np.savez(where / "model.npz", allow_pickle=False, **arrays)
+    return where / "model.npz"
+
+
+def safetensors(arrays: Arrays, where: Path) -> Path:
+    save_file(arrays, where / "model.safetensors")
+    return where / "model.safetensors"
+
+
+MAKERS: dict[str, Callable[[Arrays, Path], Path]] = {
+    "folder": folder,
+    "npz": npz,
+    "safetensors": safetensors,
+    "torch_legacy": torch_file(legacy=True),
+    "torch_zip": torch_file(legacy=False),
+}
+
+FORMATS = pytest.mark.parametrize("form", format_names())
+
+
+def arrays() -> Arrays:
+    rng = np.random.default_rng(3)
+    shapes = {"bias": (9,), "layer.weight": (200, 300), "scalar": (), "other.weight": (40, 50)}
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def content(checkpoint: Checkpoint) -> Arrays:
+    return {
+        name: np.concatenate(
+            [decode(piece, checkpoint.info(name).dtype).copy() for piece in checkpoint.read(name)]
+        ).reshape(checkpoint.info(name).shape)
+        for name in checkpoint.names()
+    }
+
+
+def same(one: Arrays, two: Arrays, *, but: str = "") -> bool:
+    return set(one) == set(two) and all(
+        np.array_equal(one[name], two[name]) for name in one if name != but
+    )
+
+
+@FORMATS
+def test_reading_gives_what_was_saved(form: str, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(MAKERS[form](arrays(), tmp_path))
+    assert form in checkpoint.format or form == "folder"
+    assert same(content(checkpoint), arrays())
+
+
+@FORMATS
+@pytest.mark.parametrize("in_place", [False, True])
+def test_marking_changes_one_tensor_only(form: str, in_place: bool, tmp_path: Path) -> None:
+    path = MAKERS[form](arrays(), tmp_path)
+    key = Key.new(PARAMETERS)
+    target = path if in_place else tmp_path / f"out{path.suffix}"
+    neuralmark.embed(
+        path, key, None if in_place else target, in_place=in_place, tensors=["layer.weight"]
+    )
+    verdict = neuralmark.verify(target, key, tensors=["layer.weight"])
+    assert verdict.matched == 256
+    marked = content(open_checkpoint(target))
+    assert same(marked, arrays(), but="layer.weight")
+    assert not np.array_equal(marked["layer.weight"], arrays()["layer.weight"])
+    if not in_place:
+        assert same(content(open_checkpoint(path)), arrays())
+
+
+@FORMATS
+def test_marks_agree_across_formats(form: str, tmp_path: Path) -> None:
+    """One key, one placement: the mark in one format is read from every other."""
+    key = Key.new(PARAMETERS)
+    source = safetensors(arrays(), tmp_path)
+    result = neuralmark.embed(source, key, tmp_path / "marked.safetensors")
+    (tmp_path / "copy").mkdir()
+    twin = MAKERS[form](
+        content(open_checkpoint(tmp_path / "marked.safetensors")), tmp_path / "copy"
+    )
+    assert neuralmark.verify(twin, key, claim=result.claim).matched == 256
+    assert neuralmark.verify(twin, key).verified
+
+
+@FORMATS
+def test_truncated_files_are_named_errors(form: str, tmp_path: Path) -> None:
+    path = MAKERS[form](arrays(), tmp_path)
+    victim = path if path.is_file() else path / "model-1.safetensors"
+    whole = victim.read_bytes()
+    for length in np.linspace(0, len(whole) - 1, 40).astype(int):
+        victim.write_bytes(whole[:length])
+        with pytest.raises(NeuralMarkError) as caught:
+            content(open_checkpoint(path))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_third_party_format_is_found_through_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    info = site / "acme_format-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-format\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[neuralmark.checkpoints]\nacme = acme_format\n")
+    (site / "acme_format.py").write_text(
+        "from neuralmark.checkpoints._base import Checkpoint, StoredTensor, TensorInfo\n"
+        "def matches(path, head): return head.startswith(b'ACME')\n"
+        "def open(path):\n"
+        "    size = (path.stat().st_size - 4) // 4\n"
+        "    info = TensorInfo('w', 'F32', (size,))\n"
+        "    return Checkpoint(path, 'acme', {'w': StoredTensor(info, path, 4)})\n"
+    )
+    monkeypatch.syspath_prepend(str(site))
+    array = np.random.default_rng(0).standard_normal(60_000).astype(np.float32)
+    (tmp_path / "m.acme").write_bytes(b"ACME" + array.tobytes())
+    key = Key.new(PARAMETERS)
+    neuralmark.embed(tmp_path / "m.acme", key, tmp_path / "o.acme", tensors=["w"])
+    assert neuralmark.verify(tmp_path / "o.acme", key).matched == 256
