@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from neuralmark.checkpoints._dtypes import FLOATS, rounded
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.imprint import LeastChange, cost, goal_of, strength_for, write_bits
+from neuralmark.core.imprint import Grouping, LeastChange, cost, goal_of, strength_for, write_bits
 from neuralmark.core.key import Float, Mark, Parameters, derive
 from neuralmark.errors import InfeasibleError
 
@@ -40,7 +40,9 @@ def test_change_is_the_smallest(bits: int, pools: int) -> None:
 def test_both_forms_of_the_problem_agree() -> None:
     solver, pooled = LeastChange(mark_of(60, 100)), pooled_of(100)
     missing = 5.0 - solver.margins(pooled)
-    np.testing.assert_allclose(solver._by_factor(missing), solver._by_distance(missing), rtol=1e-8)
+    by_pivoting = solver._by_pivoting(missing)
+    assert by_pivoting is not None
+    np.testing.assert_allclose(by_pivoting, solver._by_distance(missing), rtol=1e-8)
 
 
 def test_nothing_changes_where_the_margins_hold() -> None:
@@ -70,7 +72,7 @@ def test_margins_hold_after_rounding(dtype: str, strength: float) -> None:
     values = rounded(0.02 * pooled_of(carriers.size, seed=3), dtype)
     goal = goal_of(readout.pool(values, 128), strength)
     written = write_bits(
-        values, carriers, LeastChange(mark), goal, lambda array: rounded(array, dtype)
+        values, Grouping.of(carriers), LeastChange(mark), goal, lambda array: rounded(array, dtype)
     )
     assert np.array_equal(written, rounded(written, dtype))
     margins = LeastChange(mark).margins(readout.pool(written, 128))

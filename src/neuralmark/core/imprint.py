@@ -1,14 +1,16 @@
 """The smallest change of the weights that writes the bits (METHOD, section 3).
 
 With s = ±1 for b, A = K·diag(s) and p the pooled carriers, find the smallest d with
-Aᵀ(p + d) ≥ g, and add d_j to every carrier of pool j: a least-distance problem, solved by
-non-negative least squares on its dual.
+Aᵀ(p + d) ≥ g, and add d_j to every carrier of pool j: a least-distance problem. Its dual is a
+non-negative least-squares problem in n unknowns, solved by pivoting or by Lawson and Hanson.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
@@ -18,13 +20,34 @@ from neuralmark.errors import InfeasibleError
 Rounding = Callable[[Float], Float]
 """Maps values to the nearest ones that the file's dtype can hold."""
 
+
+@dataclass(frozen=True)
+class Grouping:
+    """Which pool each value at hand belongs to, and how the means of all pools are taken.
+
+    The values may be a shard's: then `means` adds up what all shards hold.
+    """
+
+    pool_of: npt.NDArray[np.int64]
+    means: Callable[[Float], Float]
+
+    @classmethod
+    def of(cls, carriers: Carriers) -> "Grouping":
+        """All carriers, in order."""
+        return cls(
+            carriers.pool_of(0, carriers.size),
+            lambda values: readout.pool(values, carriers.pools, carriers.pooling),
+        )
+
+
 _MAX_ROUNDS = 60
+_MAX_PIVOTS = 200
 _SLACK = 1e-6
 _OVERSHOOT = 2e-3
 
 
 class LeastChange:
-    """Solver for one mark; factors its Gram matrix once and then takes milliseconds a call."""
+    """Solver for one mark: the Gram matrix once, then a millisecond or so a call."""
 
     def __init__(self, mark: Mark) -> None:
         """Prepare the half-spaces of this mark; refuse lengths that cannot be met."""
@@ -35,13 +58,7 @@ class LeastChange:
                 f" only for bits < 2 x (pools - 1); make a key with --pools {2 * p.bits}"
             )
         self._half_spaces = mark.matrix.astype(np.float64) * mark.signs
-        self._factor: Float | None = None
-        if p.bits < p.pools:
-            gram = self._half_spaces.T @ self._half_spaces
-            try:
-                self._factor = np.asarray(np.linalg.cholesky(gram), np.float64)
-            except np.linalg.LinAlgError:  # nearly dependent columns: the primal form still works
-                self._factor = None
+        self._gram = self._half_spaces.T @ self._half_spaces if p.bits < p.pools else None
 
     def margins(self, pooled: Float) -> Float:
         """Signed margin of every bit."""
@@ -52,8 +69,9 @@ class LeastChange:
         missing = goal - self.margins(pooled)
         if missing.max() <= 0:
             return np.zeros_like(pooled)
-        dual = self._by_factor if self._factor is not None else self._by_distance
-        change = dual(missing)
+        change = self._by_pivoting(missing)
+        if change is None:
+            change = self._by_distance(missing)
         short = goal - self.margins(pooled + change).min()
         if not math.isfinite(short) or short > 1e-6 * float(np.abs(missing).max()):
             raise InfeasibleError(
@@ -62,15 +80,35 @@ class LeastChange:
             )
         return change
 
-    def _by_factor(self, missing: Float) -> Float:
-        from scipy.linalg import solve_triangular
-        from scipy.optimize import nnls
+    def _by_pivoting(self, missing: Float) -> Float | None:
+        """Block principal pivoting on the dual; None where it does not apply or does not end.
 
-        assert self._factor is not None
-        scale = float(np.abs(missing).max())
-        right = solve_triangular(self._factor, missing / scale, lower=True)
-        weights, _ = nnls(np.ascontiguousarray(self._factor.T), right)
-        return np.asarray(self._half_spaces @ weights * scale)
+        Guess which bits need help, solve for exactly these, and exchange all that were guessed
+        wrong; single exchanges when that does not get better. A handful of rounds as a rule.
+        """
+        if self._gram is None:
+            return None
+        helped = missing > 0
+        fewest, patience = len(missing) + 1, 3
+        for _ in range(_MAX_PIVOTS):
+            chosen = np.flatnonzero(helped)
+            try:
+                part = np.linalg.solve(self._gram[np.ix_(chosen, chosen)], missing[chosen])
+            except np.linalg.LinAlgError:  # columns that depend on each other
+                return None
+            weights = np.zeros(len(missing))
+            weights[chosen] = part
+            slack = self._gram[:, chosen] @ part - missing
+            wrong = np.where(helped, weights < 0, slack < -1e-12 * np.abs(missing).max())
+            count = int(wrong.sum())
+            if count == 0:
+                return np.asarray(self._half_spaces @ weights)
+            patience = 3 if count < fewest else patience - 1
+            fewest = min(fewest, count)
+            if patience < 0:
+                wrong[np.flatnonzero(wrong)[:-1]] = False
+            helped = helped ^ wrong
+        return None
 
     def _by_distance(self, missing: Float) -> Float:
         """Lawson and Hanson's form, for more bits than pools."""
@@ -126,7 +164,7 @@ def strength_for(solver: LeastChange, pooled: Float, per_pool: int, budget: floa
 
 
 def write_bits(
-    values: Float, carriers: Carriers, solver: LeastChange, goal: float, rounding: Rounding
+    values: Float, grouping: Grouping, solver: LeastChange, goal: float, rounding: Rounding
 ) -> Float:
     """The carriers' new values: every margin at least `goal` after rounding to the file's dtype.
 
@@ -134,19 +172,18 @@ def write_bits(
     all at once. What the rounded weights still lack is solved for again and added to the shift,
     which differs a little from weight to weight, until the margins hold.
     """
-    pool_of = carriers.pool_of(0, carriers.size)
     spread: Float | float = 1.0
-    shift = np.zeros(carriers.pools)
+    shift: Float | float = 0.0
     written = values
     for attempt in range(_MAX_ROUNDS):
-        pooled = readout.pool(written, carriers.pools, carriers.pooling)
+        pooled = grouping.means(written)
         if solver.margins(pooled).min() >= goal * (1 - _SLACK):
             return written
         if attempt == 3:
             spread = np.random.default_rng(0).uniform(0.7, 1.3, len(values))
         overshoot = _OVERSHOOT * attempt if attempt else _SLACK
         shift = shift + solver.change(pooled, goal * (1 + overshoot))
-        written = rounding(values + shift[pool_of] * spread)
+        written = rounding(values + shift[grouping.pool_of] * spread)
     raise InfeasibleError(
         "the file's dtype is too coarse for this margin; lower --strength or mark the weights"
         " before they are converted"
