@@ -17,7 +17,7 @@ from benchmarks import _tensors
 from neuralmark.core.key import Parameters
 
 PASSPHRASE = "correct horse"
-TINY = Parameters(bits=8, pools=6, rounds=1)
+TINY = Parameters(bits=16, pools=24, rounds=1)
 SHARD, INDEX = "model-00001-of-00002.safetensors", "model.safetensors.index.json"
 
 # torch is imported in a child only: it would hide the memory that the readers take.
@@ -131,7 +131,7 @@ def _npz() -> list[Seed]:
 
 
 def _matrices(folder: Path) -> list[Seed]:
-    matrix = np.random.default_rng(2).standard_normal((6, 8), dtype=np.float32)
+    matrix = np.random.default_rng(2).standard_normal((24, 16), dtype=np.float32)
     path = folder / "matrix.safetensors"
     _tensors.save(path, {"K": matrix})
     text = np.frombuffer(b"content", np.uint8)
@@ -148,7 +148,7 @@ def _matrices(folder: Path) -> list[Seed]:
 
 def _keys(folder: Path) -> list[Seed]:
     native = tiny_key()
-    matrix = np.random.default_rng(3).standard_normal((6, 8), dtype=np.float32)
+    matrix = np.random.default_rng(3).standard_normal((24, 16), dtype=np.float32)
     raw = neuralmark.Key(TINY, b"", salt=bytes(32), matrix=matrix)
     path, made = folder / "key.nmkey", []
     dice = random.Random(0)

@@ -196,7 +196,7 @@ _FUZZER: Fuzzer | None = None
 
 
 def start_worker(folder: Path, seeds: list[Seed], dump: Path) -> None:
-    """Make this process's fuzzer; read every seed unchanged, so that all is imported; set limits."""
+    """Make this process's fuzzer; read every seed unchanged (which imports all); set limits."""
     global _FUZZER
     _FUZZER = Fuzzer(folder, seeds, dump)
     for seed in seeds:

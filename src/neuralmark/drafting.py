@@ -10,7 +10,7 @@ import numpy as np
 from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints._base import Edits
 from neuralmark.checkpoints._dtypes import ITEMSIZE, encode, rounded
-from neuralmark.core.imprint import Grouping, LeastChange, cost, goal_of, strength_for, write_bits
+from neuralmark.core.imprint import LeastChange, cost, goal_of, strength_for, write_bits
 from neuralmark.core.key import Float, Mark, Placement
 from neuralmark.errors import (
     InfeasibleError,
@@ -133,7 +133,7 @@ def at_strength(drafted: Draft, strength: float) -> Draft:
     assert reading.values is not None
     goal = goal_of(reading.pooled, strength)
     rounding = _rounding(drafted.tensors, drafted)
-    new = write_bits(reading.values, Grouping.of(reading.carriers), drafted.solver, goal, rounding)
+    new = write_bits(reading.values, reading.carriers, drafted.solver, goal, rounding)
     return replace(drafted, strength=strength, new=new)
 
 

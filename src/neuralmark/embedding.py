@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from neuralmark import files
+from neuralmark.attempts import Attempt
 from neuralmark.checkpoints import _journal as journal
 from neuralmark.checkpoints import open_checkpoint, open_file, root_of
 from neuralmark.core.key import Placement
@@ -24,9 +25,9 @@ from neuralmark.errors import (
 )
 from neuralmark.keyfile import Key
 from neuralmark.placement import MIN_PER_POOL
-from neuralmark.reading import Progress, digest_of
+from neuralmark.reading import FileSuspect, Progress, digest_of
 from neuralmark.records import Claim, Digest, Verdict
-from neuralmark.verification import Attempt, find, judge, verify
+from neuralmark.verification import find, judge, verify
 
 CLAIM_IN_FOLDER = "neuralmark.claim.json"
 
@@ -122,13 +123,14 @@ def _draft_claim(drafted: Draft) -> Claim:
     return _claim(drafted.key, drafted.placement, marked, source)
 
 
-def _claim_file(target: Path, key: Key) -> Path:
+def _claim_file(target: Path, key: Key, *, overwrite: bool = False) -> Path:
     """Beside the model; a claim of another key that is already there is kept."""
     usual = claim_path(target)
-    if usual.is_dir():
-        raise OutputError(f"{usual} is a folder, and the claim belongs there: move it away")
-    if not usual.exists():
-        return usual
+    with files.writing(usual):
+        if usual.is_dir():
+            raise OutputError(f"{usual} is a folder, and the claim belongs there: move it away")
+        if overwrite or not usual.exists():
+            return usual
     try:
         mine = Claim.load(usual).fingerprint == key.fingerprint
     except RecordError:
@@ -150,7 +152,7 @@ def _write_copy(
     checkpoint, single = drafted.checkpoint, model.is_file() and root_of(model) == model
     with ExitStack() as stack:
         if single:
-            claim_file = claim_path(out) if overwrite else _claim_file(out, drafted.key)
+            claim_file = _claim_file(out, drafted.key, overwrite=overwrite)
             claim_draft = stack.enter_context(files.replacing(claim_file, overwrite=True))
         temporary = stack.enter_context(files.replacing(out, overwrite=overwrite))
         checkpoint.write(temporary, drafted.edits)
@@ -177,10 +179,10 @@ def _write_in_place(drafted: Draft, model: Path, progress: Progress | None) -> E
 
 def _reread(drafted: Draft, path: Path, label: str, progress: Progress | None) -> Verdict:
     """Read the mark back from what was written; anything but a full match is a failure."""
-    written = open_file(path)
+    written = FileSuspect(open_file(path), label)
     attempt = Attempt(drafted.placement, drafted.tensors, "names")
     finding = find(written, drafted.key, attempt, progress)
-    verdict = judge(finding, written, drafted.key, 1, label=label)
+    verdict = judge(finding, written, drafted.key, 1)
     if verdict.matched != verdict.bits:
         raise InfeasibleError(
             f"only {verdict.matched} of {verdict.bits} bits were read back from the written file"

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from neuralmark.core.carriers import Carriers
 from neuralmark.core.encoding import canonical_json
 from neuralmark.core.key import Float, Mark, Placement
 from neuralmark.errors import NonFiniteError, TooFewCarriersError
-from neuralmark.placement import Tensor
+from neuralmark.placement import Tensor, catalogue
 from neuralmark.records import Digest
 
 Progress = Callable[[str, int, int], None]
@@ -111,6 +112,59 @@ def read_marked(
     within = math.sqrt(max(spread, 0.0) / max(carriers.size - carriers.pools, 1))
     values_kept = np.concatenate(kept) if keep else None
     return Reading(carriers, pooled, within, math.sqrt(norm), digests, values_kept)
+
+
+class Suspect(Protocol):
+    """What a verdict can be given on: a checkpoint, or a live model."""
+
+    @property
+    def label(self) -> str:
+        """What to call it in the verdict."""
+
+    def tensors(self) -> list[Tensor]:
+        """All its tensors, in its order."""
+
+    def read(
+        self,
+        tensors: Sequence[Tensor],
+        carriers: Carriers,
+        *,
+        transposed: bool = False,
+        progress: Progress | None = None,
+    ) -> Reading:
+        """Pool the carriers of these tensors, laid end to end."""
+
+    def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
+        """Its digest, given those of the tensors read."""
+
+
+@dataclass(frozen=True)
+class FileSuspect:
+    """A checkpoint under examination."""
+
+    checkpoint: Checkpoint
+    label: str
+
+    def tensors(self) -> list[Tensor]:
+        """All its tensors, in the order of the file."""
+        return catalogue(self.checkpoint)
+
+    def read(
+        self,
+        tensors: Sequence[Tensor],
+        carriers: Carriers,
+        *,
+        transposed: bool = False,
+        progress: Progress | None = None,
+    ) -> Reading:
+        """Stream the tensors once."""
+        return read_marked(
+            self.checkpoint, tensors, carriers, transposed=transposed, progress=progress
+        )
+
+    def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
+        """Headers, tensors read, and whole files on request."""
+        return digest_of(self.checkpoint, tensors, full=full)
 
 
 def digest_of(checkpoint: Checkpoint, tensors: dict[str, str], *, full: bool = False) -> Digest:

@@ -1,38 +1,23 @@
 """Reading a mark back from a checkpoint and judging it: a Verdict, never a bare bool.
 
-What will be tried is fixed before anything is read, and every way counts as a trial, so the bound
-holds whatever the suspect file looks like.
+What will be tried is fixed before anything is read (neuralmark.attempts), and every way counts as
+a trial, so the bound holds whatever the suspect looks like.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
-from neuralmark.checkpoints import Checkpoint, open_checkpoint
+from neuralmark.attempts import Attempt, attempts_for
+from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core import bound, readout
-from neuralmark.core.carriers import expected_per_pool
 from neuralmark.core.certificate import certified_radius
-from neuralmark.core.key import Float, Mark, Placement
-from neuralmark.errors import (
-    ClaimMismatchError,
-    NonFiniteError,
-    TooFewCarriersError,
-    UnknownTensorError,
-)
+from neuralmark.core.key import Float, Mark
+from neuralmark.errors import NonFiniteError, TooFewCarriersError
 from neuralmark.keyfile import Key
-from neuralmark.placement import (
-    Tensor,
-    auto,
-    catalogue,
-    placement_of,
-    require_usable,
-    select,
-    suggestion,
-)
-from neuralmark.reading import Progress, Reading, digest_of, read_marked, require_carriers
+from neuralmark.reading import FileSuspect, Progress, Reading, Suspect, require_carriers
 from neuralmark.records import (
     NOT_VERIFIED,
     UNPROVABLE,
@@ -48,16 +33,6 @@ RAW_REASON = (
     "the bits match, but this key is a matrix made elsewhere, and a matrix can be fitted to a"
     " model that carries no mark; only a key derived from a secret can verify"
 )
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One way of reading the suspect: the placement of the key, and the tensors read for it."""
-
-    placement: Placement
-    tensors: tuple[Tensor, ...]
-    mapping: str
-    transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,81 +64,16 @@ def verify(
     With a claim or tensor names, only there; without, in the list that `auto` would choose and in
     every tensor that is large enough, the bound corrected for all of them.
     """
-    checkpoint = open_checkpoint(model)
-    known = catalogue(checkpoint)
+    suspect = FileSuspect(open_checkpoint(model), str(model))
     if isinstance(claim, str | Path):
         claim = Claim.load(claim)
-    if claim is not None:
-        check_claim(claim, key)
-        attempts = claimed(known, claim.placement)
-    elif tensors:
-        chosen = select(known, tensors)
-        attempts = [Attempt(placement_of(chosen), chosen, "names")]
-    else:
-        attempts = searched(known, key)
-    finding = best_finding(checkpoint, key, attempts, progress)
-    return judge(finding, checkpoint, key, len(attempts), full_digest=full_digest)
-
-
-def check_claim(claim: Claim, key: Key) -> None:
-    """Refuse a claim of another key, or one whose parameters disagree with the key's."""
-    if claim.fingerprint != key.fingerprint or claim.commitment != key.commitment:
-        raise ClaimMismatchError(
-            f"the claim is of the key {claim.fingerprint[:60]}, not of this one"
-            f" ({key.fingerprint}); give the key that made the claim, or leave the claim out"
-        )
-    if claim.parameters != key.parameters:
-        raise ClaimMismatchError(
-            "the claim's parameters disagree with the key's; it was edited: rebuild it with"
-            " 'neuralmark claim MODEL --key KEY'"
-        )
-
-
-def claimed(known: Sequence[Tensor], placement: Placement) -> list[Attempt]:
-    """Map the claim's tensors to the suspect's: by name, else by order among equal shapes."""
-    by_name = {tensor.name: tensor for tensor in known}
-    if all(name in by_name for name, _ in placement):
-        chosen = tuple(by_name[name] for name, _ in placement)
-        for tensor in chosen:
-            require_usable(tensor)
-        for transposed in (False, True):
-            if _fits(chosen, placement, transposed):
-                return [Attempt(placement, chosen, "names", transposed)]
-    ways = [_by_shape(known, placement, transposed) for transposed in (False, True)]
-    attempts = [attempt for attempt in ways if attempt is not None]
-    if not attempts:
-        name, shape = next(((n, s) for n, s in placement if n not in by_name), placement[0])
-        found = f" (here it has the shape {by_name[name].info.shape})" if name in by_name else ""
-        raise UnknownTensorError(
-            f"the claim's tensor {name!r} of shape {shape} is not in this model{found},"
-            f" nor are tensors of the same shapes{suggestion(name, by_name)}"
-        )
-    return attempts
-
-
-def searched(known: Sequence[Tensor], key: Key) -> list[Attempt]:
-    """The `auto` list, and every single tensor that is large enough."""
-    parameters = key.parameters
-    lists = [auto(known, parameters).tensors]
-    lists += [(tensor,) for tensor in known if tensor.obstacle is None]
-    attempts: dict[Placement, Attempt] = {}
-    for chosen in lists:
-        total = sum(tensor.info.size for tensor in chosen)
-        if expected_per_pool(total, parameters.pools, parameters.rounds) >= 1:
-            placement = placement_of(chosen)
-            attempts.setdefault(placement, Attempt(placement, chosen, "search"))
-    if not attempts:
-        needed = parameters.pools * 2**parameters.rounds
-        usable = sum(tensor.obstacle is None for tensor in known)
-        raise TooFewCarriersError(
-            f"no tensor of this model is large enough for this key ({needed:,} weights at least;"
-            f" {usable} of {len(known)} tensors are usable): give --claim or --tensor"
-        )
-    return list(attempts.values())
+    attempts = attempts_for(suspect.tensors(), key, claim, tensors)
+    finding = best_finding(suspect, key, attempts, progress)
+    return judge(finding, suspect, key, len(attempts), full_digest=full_digest)
 
 
 def best_finding(
-    checkpoint: Checkpoint, key: Key, attempts: Sequence[Attempt], progress: Progress | None = None
+    suspect: Suspect, key: Key, attempts: Sequence[Attempt], progress: Progress | None = None
 ) -> Finding:
     """Try the attempts in order; stop at the first that reaches the boundary for all of them."""
     needed = bound.boundary(key.parameters.bits, len(attempts))
@@ -171,7 +81,7 @@ def best_finding(
     failure: Exception | None = None
     for attempt in attempts:
         try:
-            finding = find(checkpoint, key, attempt, progress)
+            finding = find(suspect, key, attempt, progress)
         except (NonFiniteError, TooFewCarriersError) as error:
             failure = failure or error
             continue
@@ -185,18 +95,12 @@ def best_finding(
     return best
 
 
-def find(
-    checkpoint: Checkpoint, key: Key, attempt: Attempt, progress: Progress | None = None
-) -> Finding:
+def find(suspect: Suspect, key: Key, attempt: Attempt, progress: Progress | None = None) -> Finding:
     """Read one attempt's tensors and take the margins of all bits."""
     mark = key.at(attempt.placement)
     carriers = require_carriers(mark, attempt.placement)
-    reading = read_marked(
-        checkpoint,
-        attempt.tensors,
-        carriers,
-        transposed=attempt.transposed,
-        progress=progress,
+    reading = suspect.read(
+        attempt.tensors, carriers, transposed=attempt.transposed, progress=progress
     )
     return Finding(attempt, mark, reading, margins_of(mark, reading.pooled))
 
@@ -209,13 +113,7 @@ def margins_of(mark: Mark, pooled: Float) -> Float:
 
 
 def judge(
-    finding: Finding,
-    checkpoint: Checkpoint,
-    key: Key,
-    trials: int,
-    *,
-    full_digest: bool = False,
-    label: str | None = None,
+    finding: Finding, suspect: Suspect, key: Key, trials: int, *, full_digest: bool = False
 ) -> Verdict:
     """The verdict on what was found in `trials` ways of looking."""
     bits, matched = key.parameters.bits, finding.matched
@@ -254,8 +152,8 @@ def judge(
         match_map=np.packbits(finding.margins > 0).tobytes().hex(),
         certified_radius=radius,
         certified_radius_relative=relative,
-        model=label or str(checkpoint.path),
-        checkpoint_digest=digest_of(checkpoint, reading.digests, full=full_digest),
+        model=suspect.label,
+        checkpoint_digest=suspect.digest(reading.digests, full=full_digest),
     )
 
 
@@ -273,33 +171,6 @@ def _status(key: Key, matched: int, needed: int | None, trials: int) -> tuple[st
     if key.kind == "raw":
         return UNPROVEN, RAW_REASON
     return VERIFIED, (f"{matched} of {bits} bits match; {needed} would have sufficed in {ways}")
-
-
-def _fits(chosen: Sequence[Tensor], placement: Placement, transposed: bool) -> bool:
-    shapes = [tensor.info.shape for tensor in chosen]
-    if transposed:
-        return all(
-            len(shape) == 2 and shape[::-1] == wanted
-            for shape, (_, wanted) in zip(shapes, placement, strict=True)
-        )
-    return all(shape == wanted for shape, (_, wanted) in zip(shapes, placement, strict=True))
-
-
-def _by_shape(known: Sequence[Tensor], placement: Placement, transposed: bool) -> Attempt | None:
-    """The fixed rule: the i-th tensor of a shape in the claim is the i-th one in the suspect."""
-    if transposed and any(len(shape) != 2 for _, shape in placement):
-        return None
-    usable = sorted(
-        (tensor for tensor in known if tensor.obstacle is None), key=lambda t: t.info.shape
-    )
-    stock = {shape: iter(list(group)) for shape, group in groupby(usable, lambda t: t.info.shape)}
-    chosen = []
-    for _, shape in placement:
-        tensor = next(stock.get(shape[::-1] if transposed else shape, iter(())), None)
-        if tensor is None:
-            return None
-        chosen.append(tensor)
-    return Attempt(placement, tuple(chosen), "shapes", transposed)
 
 
 def _histogram(scaled: Float) -> Histogram:

@@ -216,11 +216,11 @@ def script(path: Path, text: str) -> str:
 
 
 def test_check_keeps_the_strongest_that_passes(model: Path, key: Path, tmp_path: Path) -> None:
-    # The owner's evaluation: the largest weight must not grow beyond a bound.
+    # The owner's evaluation: a layer may change by a fifth, not more.
     text = (
         "import sys; from safetensors.numpy import load_file; import numpy as np;"
         f"a, b = load_file({str(model)!r}), load_file(sys.argv[1]); n = 'layer1.weight';"
-        "d = np.linalg.norm(a[n] - b[n]) / np.linalg.norm(a[n]); sys.exit(d > 0.2)"
+        "d = np.linalg.norm(a[n] - b[n]) / np.linalg.norm(a[n]); sys.exit(int(d > 0.2))"
     )
     out = tmp_path / "out" / "m.safetensors"
     out.parent.mkdir()

@@ -6,7 +6,7 @@ import pytest
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.certificate import certified_radius, largest_singular_value
-from neuralmark.core.imprint import Grouping, LeastChange, goal_of, write_bits
+from neuralmark.core.imprint import LeastChange, goal_of, write_bits
 from neuralmark.core.key import Parameters, derive
 
 
@@ -23,7 +23,7 @@ def test_no_smaller_change_undoes_the_verdict_and_attacks_aim_there() -> None:
     values = np.random.default_rng(5).standard_normal(carriers.size)
     solver = LeastChange(mark)
     goal = goal_of(readout.pool(values, 64), 1.0)
-    written = write_bits(values, Grouping.of(carriers), solver, goal, lambda array: array)
+    written = write_bits(values, carriers, solver, goal, lambda array: array)
     margins = solver.margins(readout.pool(written, 64))
     needed = 28
     radius = certified_radius(margins, needed, carriers.per_pool, mark.matrix)

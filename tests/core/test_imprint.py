@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from neuralmark.checkpoints._dtypes import FLOATS, rounded
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.imprint import Grouping, LeastChange, cost, goal_of, strength_for, write_bits
+from neuralmark.core.imprint import LeastChange, cost, goal_of, strength_for, write_bits
 from neuralmark.core.key import Float, Mark, Parameters, derive
 from neuralmark.errors import InfeasibleError
 
@@ -72,7 +72,7 @@ def test_margins_hold_after_rounding(dtype: str, strength: float) -> None:
     values = rounded(0.02 * pooled_of(carriers.size, seed=3), dtype)
     goal = goal_of(readout.pool(values, 128), strength)
     written = write_bits(
-        values, Grouping.of(carriers), LeastChange(mark), goal, lambda array: rounded(array, dtype)
+        values, carriers, LeastChange(mark), goal, lambda array: rounded(array, dtype)
     )
     assert np.array_equal(written, rounded(written, dtype))
     margins = LeastChange(mark).margins(readout.pool(written, 128))

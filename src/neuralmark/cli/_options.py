@@ -18,12 +18,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PASSPHRASE_VARIABLE = "NEURALMARK_PASSPHRASE"  # noqa: S105 - the name of a variable
 
+PATH = click.Path(path_type=Path, readable=False)
+"""Any path: what cannot be read is found out, and named, by the library."""
+
 
 def passphrase_file_option(function: F) -> F:
     """--passphrase-file, on every command that opens a key."""
     return click.option(
         "--passphrase-file",
-        type=click.Path(path_type=Path),
+        type=PATH,
         help=f"File whose first line is the passphrase (else ${PASSPHRASE_VARIABLE} or a prompt).",
     )(function)
 
@@ -34,7 +37,7 @@ def key_options(function: F) -> F:
         "--key",
         "key_file",
         required=True,
-        type=click.Path(path_type=Path),
+        type=PATH,
         help="Key file (.nmkey).",
     )
     return key(passphrase_file_option(function))

@@ -9,7 +9,7 @@ from neuralmark.cli import _output as output
 
 
 @click.command("claim")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=options.PATH)
 @options.key_options
 @click.option(
     "--tensor",
@@ -22,7 +22,7 @@ from neuralmark.cli import _output as output
     "-o",
     "--output",
     "out",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="Where to write the claim (default: beside the model).",
 )
 @click.option("--force", is_flag=True, help="Replace the claim if it exists.")

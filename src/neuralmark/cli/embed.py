@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 @click.command("embed")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=options.PATH)
 @options.key_options
 @click.option(
     "-o",
     "--output",
     "out",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="Where to write the marked copy (a file, or a folder for a folder).",
 )
 @click.option(
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     "--other-key",
     "other_keys",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="Key of a mark that is already there: show its rate before and after.",
 )
 @options.json_option

@@ -9,11 +9,11 @@ from neuralmark.cli import _output as output
 
 
 @click.command("inspect")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=options.PATH)
 @click.option(
     "--key",
     "key_file",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="Count the carriers of this key; without, what a default key may expect.",
 )
 @click.option(

@@ -21,7 +21,7 @@ def command() -> None:
 
 
 @command.command("new")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=options.PATH)
 @click.option("--owner", default="", help="Owner's name, bound into every mark of this key.")
 @click.option("--content", default="", help="Free text, bound into every mark of this key.")
 @click.option("--bits", type=int, help="Length of the watermark (default 256).")
@@ -30,7 +30,7 @@ def command() -> None:
 @click.option(
     "--for",
     "model",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="Choose the parameters so that this model has enough carriers.",
 )
 @click.option("--no-passphrase", is_flag=True, help="Store the secret plainly.")
@@ -61,7 +61,7 @@ def new(
 
 
 @command.command("show")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=options.PATH)
 @options.passphrase_file_option
 @options.json_option
 def show(file: Path, passphrase_file: Path | None, as_json: bool) -> None:
@@ -70,7 +70,7 @@ def show(file: Path, passphrase_file: Path | None, as_json: bool) -> None:
 
 
 @command.command("fingerprint")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=options.PATH)
 @options.json_option
 def fingerprint(file: Path, as_json: bool) -> None:
     """Print the public name of a key; needs no passphrase."""
@@ -84,7 +84,7 @@ def fingerprint(file: Path, as_json: bool) -> None:
 
 
 @command.command("import")
-@click.argument("matrix", type=click.Path(path_type=Path))
+@click.argument("matrix", type=options.PATH)
 @click.option("--rounds", type=int, required=True, help="Rounds of the filter it was used with.")
 @click.option(
     "--pooling",
@@ -97,7 +97,7 @@ def fingerprint(file: Path, as_json: bool) -> None:
     "-o",
     "--output",
     "file",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     required=True,
     help="Key file to write.",
 )
@@ -126,10 +126,10 @@ def import_(
 
 
 @command.command("passphrase")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=options.PATH)
 @click.option(
     "--new-passphrase-file",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="File whose first line is the new passphrase.",
 )
 @click.option("--no-passphrase", is_flag=True, help="Store the key plainly from now on.")

@@ -9,7 +9,7 @@ from neuralmark.cli import _output as output
 
 
 @click.command("recover")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=options.PATH)
 @options.json_option
 def command(model: Path, as_json: bool) -> None:
     """Undo or complete an in-place embedding of MODEL that was cut short."""

@@ -20,12 +20,12 @@ TITLES = {
 
 
 @click.command("verify")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=options.PATH)
 @options.key_options
 @click.option(
     "--claim",
     "claim_file",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="Claim that says which tensors were marked.",
 )
 @click.option(
@@ -38,7 +38,7 @@ TITLES = {
 @click.option("--full-digest", is_flag=True, help="Digest whole files, not only what was read.")
 @click.option(
     "--report",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="FILE.html",
     help="Write a self-contained page with the evidence.",
 )

@@ -7,10 +7,8 @@ non-negative least-squares problem in n unknowns, solved by pivoting or by Lawso
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
@@ -21,27 +19,9 @@ Rounding = Callable[[Float], Float]
 """Maps values to the nearest ones that the file's dtype can hold."""
 
 
-@dataclass(frozen=True)
-class Grouping:
-    """Which pool each value at hand belongs to, and how the means of all pools are taken.
-
-    The values may be a shard's: then `means` adds up what all shards hold.
-    """
-
-    pool_of: npt.NDArray[np.int64]
-    means: Callable[[Float], Float]
-
-    @classmethod
-    def of(cls, carriers: Carriers) -> "Grouping":
-        """All carriers, in order."""
-        return cls(
-            carriers.pool_of(0, carriers.size),
-            lambda values: readout.pool(values, carriers.pools, carriers.pooling),
-        )
-
-
 _MAX_ROUNDS = 60
 _MAX_PIVOTS = 200
+_EVEN_ROUNDS = 3
 _SLACK = 1e-6
 _OVERSHOOT = 2e-3
 
@@ -163,28 +143,65 @@ def strength_for(solver: LeastChange, pooled: Float, per_pool: int, budget: floa
     return low
 
 
-def write_bits(
-    values: Float, grouping: Grouping, solver: LeastChange, goal: float, rounding: Rounding
-) -> Float:
-    """The carriers' new values: every margin at least `goal` after rounding to the file's dtype.
+Decide = Callable[[Float, float], Float | None]
+"""From pooled values and an overshoot to what they still lack, or None when the margins hold."""
+
+Realise = Callable[[Float, bool], Float]
+"""Writes values + shift (unevenly on request), rounded, and gives what is pooled then."""
+
+
+def lacking(solver: LeastChange, goal: float) -> Decide:
+    """What pooled values lack for every margin to reach `goal`."""
+
+    def decide(pooled: Float, overshoot: float) -> Float | None:
+        if solver.margins(pooled).min() >= goal * (1 - _SLACK):
+            return None
+        return solver.change(pooled, goal * (1 + overshoot))
+
+    return decide
+
+
+def settle(pooled: Float, decide: Decide, realise: Realise) -> None:
+    """Shift the pools until every margin holds after rounding to the weights' dtype.
 
     Weights already lie on the dtype's grid, so a small shift may round away, and equal ones move
     all at once. What the rounded weights still lack is solved for again and added to the shift,
-    which differs a little from weight to weight, until the margins hold.
+    which then differs a little from weight to weight, until the margins hold.
     """
-    spread: Float | float = 1.0
-    shift: Float | float = 0.0
-    written = values
+    shift = np.zeros(len(pooled))
     for attempt in range(_MAX_ROUNDS):
-        pooled = grouping.means(written)
-        if solver.margins(pooled).min() >= goal * (1 - _SLACK):
-            return written
-        if attempt == 3:
-            spread = np.random.default_rng(0).uniform(0.7, 1.3, len(values))
-        overshoot = _OVERSHOOT * attempt if attempt else _SLACK
-        shift = shift + solver.change(pooled, goal * (1 + overshoot))
-        written = rounding(values + shift[grouping.pool_of] * spread)
+        more = decide(pooled, _OVERSHOOT * attempt if attempt else _SLACK)
+        if more is None:
+            return
+        shift = shift + more
+        pooled = realise(shift, attempt >= _EVEN_ROUNDS)
     raise InfeasibleError(
-        "the file's dtype is too coarse for this margin; lower --strength or mark the weights"
+        "the weights' dtype is too coarse for this margin; lower the strength, or mark the weights"
         " before they are converted"
     )
+
+
+def uneven(size: int) -> Float:
+    """Factors around 1 that let equal weights move one after the other."""
+    return np.random.default_rng(0).uniform(0.7, 1.3, size)
+
+
+def write_bits(
+    values: Float, carriers: Carriers, solver: LeastChange, goal: float, rounding: Rounding
+) -> Float:
+    """The carriers' new values: every margin at least `goal` after rounding to the file's dtype."""
+    pool_of = carriers.pool_of(0, carriers.size)
+    written = values
+
+    def realise(shift: Float, unevenly: bool) -> Float:
+        nonlocal written
+        change = shift[pool_of] * uneven(len(values)) if unevenly else shift[pool_of]
+        written = rounding(values + change)
+        return _pooled(written)
+
+    def _pooled(array: Float) -> Float:
+        pooled: Float = readout.pool(array, carriers.pools, carriers.pooling)
+        return pooled
+
+    settle(_pooled(values), lacking(solver, goal), realise)
+    return written

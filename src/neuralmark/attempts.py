@@ -1,0 +1,119 @@
+"""The ways of reading a suspect for a key, fixed before anything is read: each is one trial."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from neuralmark.core.carriers import expected_per_pool
+from neuralmark.core.key import Placement
+from neuralmark.errors import ClaimMismatchError, TooFewCarriersError, UnknownTensorError
+from neuralmark.keyfile import Key
+from neuralmark.placement import Tensor, auto, placement_of, require_usable, select, suggestion
+from neuralmark.records import Claim
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One way of reading the suspect: the placement of the key, and the tensors read for it."""
+
+    placement: Placement
+    tensors: tuple[Tensor, ...]
+    mapping: str
+    transposed: bool = False
+
+
+def attempts_for(
+    known: Sequence[Tensor], key: Key, claim: Claim | None, names: Sequence[str] | None
+) -> list[Attempt]:
+    """By claim or by names, only there; else the `auto` list and every tensor large enough."""
+    if claim is not None:
+        check_claim(claim, key)
+        return claimed(known, claim.placement)
+    if names:
+        chosen = select(known, names)
+        return [Attempt(placement_of(chosen), chosen, "names")]
+    return searched(known, key)
+
+
+def check_claim(claim: Claim, key: Key) -> None:
+    """Refuse a claim of another key, or one whose parameters disagree with the key's."""
+    if claim.fingerprint != key.fingerprint or claim.commitment != key.commitment:
+        raise ClaimMismatchError(
+            f"the claim is of the key {claim.fingerprint[:60]}, not of this one"
+            f" ({key.fingerprint}); give the key that made the claim, or leave the claim out"
+        )
+    if claim.parameters != key.parameters:
+        raise ClaimMismatchError(
+            "the claim's parameters disagree with the key's; it was edited: rebuild it with"
+            " 'neuralmark claim MODEL --key KEY'"
+        )
+
+
+def claimed(known: Sequence[Tensor], placement: Placement) -> list[Attempt]:
+    """Map the claim's tensors to the suspect's: by name, else by order among equal shapes."""
+    by_name = {tensor.name: tensor for tensor in known}
+    if all(name in by_name for name, _ in placement):
+        chosen = tuple(by_name[name] for name, _ in placement)
+        for tensor in chosen:
+            require_usable(tensor)
+        for transposed in (False, True):
+            if _fits(chosen, placement, transposed):
+                return [Attempt(placement, chosen, "names", transposed)]
+    ways = [_by_shape(known, placement, transposed) for transposed in (False, True)]
+    attempts = [attempt for attempt in ways if attempt is not None]
+    if not attempts:
+        name, shape = next(((n, s) for n, s in placement if n not in by_name), placement[0])
+        found = f" (here it has the shape {by_name[name].info.shape})" if name in by_name else ""
+        raise UnknownTensorError(
+            f"the claim's tensor {name!r} of shape {shape} is not in this model{found},"
+            f" nor are tensors of the same shapes{suggestion(name, by_name)}"
+        )
+    return attempts
+
+
+def searched(known: Sequence[Tensor], key: Key) -> list[Attempt]:
+    """The `auto` list, and every single tensor that is large enough."""
+    parameters = key.parameters
+    lists = [auto(known, parameters).tensors]
+    lists += [(tensor,) for tensor in known if tensor.obstacle is None]
+    attempts: dict[Placement, Attempt] = {}
+    for chosen in lists:
+        total = sum(tensor.info.size for tensor in chosen)
+        if expected_per_pool(total, parameters.pools, parameters.rounds) >= 1:
+            placement = placement_of(chosen)
+            attempts.setdefault(placement, Attempt(placement, chosen, "search"))
+    if not attempts:
+        needed = parameters.pools * 2**parameters.rounds
+        usable = sum(tensor.obstacle is None for tensor in known)
+        raise TooFewCarriersError(
+            f"no tensor of this model is large enough for this key ({needed:,} weights at least;"
+            f" {usable} of {len(known)} tensors are usable): give --claim or --tensor"
+        )
+    return list(attempts.values())
+
+
+def _fits(chosen: Sequence[Tensor], placement: Placement, transposed: bool) -> bool:
+    shapes = [tensor.info.shape for tensor in chosen]
+    if transposed:
+        return all(
+            len(shape) == 2 and shape[::-1] == wanted
+            for shape, (_, wanted) in zip(shapes, placement, strict=True)
+        )
+    return all(shape == wanted for shape, (_, wanted) in zip(shapes, placement, strict=True))
+
+
+def _by_shape(known: Sequence[Tensor], placement: Placement, transposed: bool) -> Attempt | None:
+    """The fixed rule: the i-th tensor of a shape in the claim is the i-th one in the suspect."""
+    if transposed and any(len(shape) != 2 for _, shape in placement):
+        return None
+    usable = sorted(
+        (tensor for tensor in known if tensor.obstacle is None), key=lambda t: t.info.shape
+    )
+    stock = {shape: iter(list(group)) for shape, group in groupby(usable, lambda t: t.info.shape)}
+    chosen = []
+    for _, shape in placement:
+        tensor = next(stock.get(shape[::-1] if transposed else shape, iter(())), None)
+        if tensor is None:
+            return None
+        chosen.append(tensor)
+    return Attempt(placement, tuple(chosen), "shapes", transposed)
