@@ -14,25 +14,31 @@ from neuralmark._version import __version__
 
 if TYPE_CHECKING:
     from neuralmark import errors
+    from neuralmark.api import verify
     from neuralmark.core.key import Parameters
     from neuralmark.embedding import Embedding, embed, rebuild_claim, recover
     from neuralmark.inspection import Inspection, inspect
     from neuralmark.keyfile import Key
     from neuralmark.matrices import import_key
     from neuralmark.records import Claim, Verdict
-    from neuralmark.verification import verify
+    from neuralmark.training.attach import attach
+    from neuralmark.training.handle import LiveMark
+    from neuralmark.training.imprinting import imprint
 
 __all__ = [
     "Claim",
     "Embedding",
     "Inspection",
     "Key",
+    "LiveMark",
     "Parameters",
     "Verdict",
     "__version__",
+    "attach",
     "embed",
     "errors",
     "import_key",
+    "imprint",
     "inspect",
     "rebuild_claim",
     "recover",
@@ -44,14 +50,17 @@ _HOME = {
     "Embedding": "embedding",
     "Inspection": "inspection",
     "Key": "keyfile",
+    "LiveMark": "training.handle",
     "Parameters": "core.key",
     "Verdict": "records",
+    "attach": "training.attach",
     "embed": "embedding",
     "import_key": "matrices",
+    "imprint": "training.imprinting",
     "inspect": "inspection",
     "rebuild_claim": "embedding",
     "recover": "embedding",
-    "verify": "verification",
+    "verify": "api",
 }
 
 

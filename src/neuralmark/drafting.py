@@ -101,7 +101,7 @@ def draft(
         raise ParameterError(
             "a raw key can only be checked, never written: make a key with 'neuralmark key new'"
         )
-    _check_effort(strength, budget)
+    check_effort(strength, budget)
     known = catalogue(checkpoint)
     chosen = select(known, tensors) if tensors else auto(known, key.parameters).tensors
     if not chosen:
@@ -122,7 +122,7 @@ def draft(
         raise InfeasibleError(
             "the weights that would carry the mark are all equal; nothing to scale by"
         )
-    gamma = _strength(solver, reading, strength, budget)
+    gamma = choose_strength(solver, reading, strength, budget)
     empty = Draft(checkpoint, key, chosen, placement, mark, solver, reading, gamma, np.empty(0))
     return at_strength(empty, gamma)
 
@@ -137,7 +137,8 @@ def at_strength(drafted: Draft, strength: float) -> Draft:
     return replace(drafted, strength=strength, new=new)
 
 
-def _check_effort(strength: float | None, budget: float | None) -> None:
+def check_effort(strength: float | None, budget: float | None) -> None:
+    """Refuse both at once, and what is out of range."""
     if strength is not None and budget is not None:
         raise ParameterError("give either a strength or a budget, not both")
     if strength is not None and not 0 < strength <= MAX_STRENGTH:
@@ -146,7 +147,7 @@ def _check_effort(strength: float | None, budget: float | None) -> None:
         raise ParameterError(f"budget must be a percentage above 0 and up to 100, not {budget}")
 
 
-def _strength(
+def choose_strength(
     solver: LeastChange, reading: Reading, strength: float | None, budget: float | None
 ) -> float:
     """What the owner asked for, or the larger of strength 1 and what 2 % buys."""

@@ -14,6 +14,7 @@ from neuralmark import files
 from neuralmark.attempts import Attempt
 from neuralmark.checkpoints import _journal as journal
 from neuralmark.checkpoints import open_checkpoint, open_file, root_of
+from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Placement
 from neuralmark.drafting import Draft, at_strength, draft
 from neuralmark.errors import (
@@ -103,6 +104,16 @@ def rebuild_claim(
     if not verdict.verified:
         return verdict, None
     return verdict, _claim(key, verdict.placement, verdict.checkpoint_digest, None)
+
+
+def few_carriers(carriers: Carriers) -> tuple[str, ...]:
+    """A warning where too few weights share a pool."""
+    if carriers.per_pool >= MIN_PER_POOL:
+        return ()
+    return (
+        f"only {carriers.per_pool} carriers a pool (fewer than {MIN_PER_POOL}): the mark is dear"
+        " and weak; mark more tensors or use a key with fewer rounds",
+    )
 
 
 def claim_path(model: Path) -> Path:
@@ -239,12 +250,6 @@ def _result(
     verdict: Verdict | None = None,
 ) -> Embedding:
     carriers = drafted.reading.carriers
-    warnings = []
-    if carriers.per_pool < MIN_PER_POOL:
-        warnings.append(
-            f"only {carriers.per_pool} carriers a pool (fewer than {MIN_PER_POOL}): the mark is"
-            " dear and weak; mark more tensors or use a key with fewer rounds"
-        )
     return Embedding(
         output=str(out) if out else None,
         claim_file=str(claim_file) if claim_file else None,
@@ -256,7 +261,7 @@ def _result(
         change_largest=drafted.change_largest,
         carriers=carriers.size,
         weights_per_pool=carriers.per_pool,
-        warnings=tuple(warnings),
+        warnings=few_carriers(carriers),
     )
 
 

@@ -71,6 +71,7 @@ def require_carriers(mark: Mark, placement: Placement) -> Carriers:
     )
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite is found below, and named
 def read_marked(
     checkpoint: Checkpoint,
     tensors: Sequence[Tensor],
@@ -103,7 +104,7 @@ def read_marked(
                 progress("reading", done, size)
         digests[tensor.name] = digest.hexdigest()
     if not (np.isfinite(sums).all() and math.isfinite(squares)):
-        names = ", ".join(tensor.name for tensor in tensors[:4])
+        names = ", ".join(repr(tensor.name) for tensor in tensors[:4])
         raise NonFiniteError(
             f"the weights that carry the mark hold NaN or infinity ({names}); repair the model"
         )

@@ -65,6 +65,21 @@ def verify(
     every tensor that is large enough, the bound corrected for all of them.
     """
     suspect = FileSuspect(open_checkpoint(model), str(model))
+    return examine(
+        suspect, key, claim=claim, tensors=tensors, full_digest=full_digest, progress=progress
+    )
+
+
+def examine(
+    suspect: Suspect,
+    key: Key,
+    *,
+    claim: Claim | str | Path | None = None,
+    tensors: Sequence[str] | None = None,
+    full_digest: bool = False,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Look for the key's mark in anything that can be read."""
     if isinstance(claim, str | Path):
         claim = Claim.load(claim)
     attempts = attempts_for(suspect.tensors(), key, claim, tensors)

@@ -102,9 +102,7 @@ def test_claim_of_another_key(marked: Path, tmp_path: Path) -> None:
         ({"placement": [["nowhere", [10**30]]]}, 2, "UnknownTensorError"),
     ],
 )
-def test_edited(
-    marked: Path, key: Path, changes: dict[str, Any], code: int, error: str
-) -> None:
+def test_edited(marked: Path, key: Path, changes: dict[str, Any], code: int, error: str) -> None:
     file = claim_of(marked)
     if "parameters" in changes:
         changes = {"parameters": Key.load(key).parameters.to_dict() | changes["parameters"]}

@@ -22,7 +22,7 @@ from neuralmark import Claim, Key
 
 
 def test_the_three_lines_work_as_they_stand(tmp_path: Path) -> None:
-    gaussian_model(tmp_path / "model.safetensors", rows=512)
+    gaussian_model(tmp_path / "model.safetensors", rows=2048)
     words = {VARIABLE: "correct horse"}
     lines = (
         "key new acme.nmkey",
@@ -191,10 +191,10 @@ def test_a_second_mark_keeps_the_first(model: Path, key: Path, tmp_path: Path) -
     assert "both marks are kept" in result.out
     for mine in (key, other):
         assert call("verify", model, "--key", mine).code == 0
-    names = sorted(path.name for path in tmp_path.glob("*.claim.json"))
-    short = Key.load(other).fingerprint[4:12]
-    assert names == [f"model.safetensors.{short}.claim.json", "model.safetensors.claim.json"]
-    for mine, claim in ((other, names[0]), (key, names[1])):
+    names = {path.name for path in tmp_path.glob("*.claim.json")}
+    first, second = "model.safetensors.claim.json", Key.load(other).fingerprint[4:12]
+    assert names == {first, f"model.safetensors.{second}.claim.json"}
+    for mine, claim in ((key, first), (other, f"model.safetensors.{second}.claim.json")):
         assert call("verify", model, "--key", mine, "--claim", tmp_path / claim).code == 0
     copy = ("embed", model, "--key", plain_key(tmp_path / "third.nmkey"), "--other-key", other)
     told = call(*copy, "-o", tmp_path / "out.safetensors", "--json").json["others"]

@@ -28,7 +28,7 @@ def store(path: Path, arrays: Arrays) -> Path:
     if path.suffix == ".npy":
         np.save(path, arrays["K"])
     elif path.suffix == ".npz":
-        np.savez(path, **arrays)
+        np.savez(path, allow_pickle=False, **arrays)
     else:
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
     return path

@@ -62,7 +62,7 @@ def test_unknown_command(typed: str, meant: str) -> None:
 
 def test_wrong_words(model: Path, key: Path) -> None:
     call("zzzz").failed(2, "UsageError")
-    call("key", "nwe", "x").failed(2, "UsageError")
+    assert "new" in call("key", "nwe", "x").failed(2, "NoSuchCommand")
     call("verify", model, "--key", key, "--kex").failed(2, "NoSuchOption")
     call("embed", model, "--key", key, "--strength", "much").failed(2, "BadParameter")
     call("verify").failed(2, "MissingParameter")
@@ -121,10 +121,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def temporaries(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("target", ["copy", "in place"])
 def test_stopped(large: Path, number: signal.Signals, target: str) -> None:
@@ -142,13 +138,15 @@ def test_stopped(large: Path, number: signal.Signals, target: str) -> None:
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
         # for a copy: once the temporary file is there; in place: once the journal is there
-        if any(("nmtmp.out" in name or "nmjournal" in name) for name in os.listdir(large)):
+        names = [path.name for path in large.iterdir()]
+        if any("nmtmp.out" in name or "nmjournal" in name for name in names):
             process.send_signal(number)
             break
         time.sleep(0.001)
     out_text, err = process.communicate(timeout=60)
     assert process.returncode == 2, (out_text, err)
-    assert err == "neuralmark: StoppedError: stopped; nothing half-done was left behind\n"
+    words = "stopped; nothing half-done was left behind"
+    assert err.strip() == f"neuralmark: StoppedError: {words}"
     assert {path.name for path in large.iterdir()} == set(before)
     assert model.read_bytes() == start
 
@@ -171,7 +169,9 @@ def test_stopped_while_reading(large: Path) -> None:
 def test_stopped_during_the_check(model: Path, key: Path, tmp_path: Path) -> None:
     before = content_of(tmp_path)
     flag = tmp_path / "running"
-    line = f"{PYTHON} -c \"import pathlib, sys, time; pathlib.Path('{flag}').touch(); time.sleep(60)\""
+    line = (
+        f"{PYTHON} -c \"import pathlib, sys, time; pathlib.Path('{flag}').touch(); time.sleep(60)\""
+    )
     process = subprocess.Popen(
         command_line("embed", model, "--key", key, "--in-place", "--check", line),
         env=clean_environment(),
@@ -180,7 +180,7 @@ def test_stopped_during_the_check(model: Path, key: Path, tmp_path: Path) -> Non
         start_new_session=True,
     )
     deadline = time.monotonic() + 60
-    while not flag.exists() and time.monotonic() < deadline:
+    while not flag.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C on a terminal does
     _, err = process.communicate(timeout=60)

@@ -73,7 +73,7 @@ def recover(path: Path) -> str | None:
         message = None
         if _done(journal).exists():
             header, _ = _load(path, _done(journal))
-            _complete(path, journal, _beside(path, header["claim_file"]), header["claim"])
+            _complete(journal, _beside(path, header["claim_file"]), header["claim"])
             message = f"{path}: completed an interrupted in-place embedding"
         elif journal.exists():
             _undo(path, journal)
@@ -104,7 +104,7 @@ def changing(path: Path, plan: Plan) -> Iterator[None]:
         with files.uninterrupted():
             journal.replace(_done(journal))
             files.sync(journal.parent)
-            _complete(path, journal, plan.claim_file, plan.claim)
+            _complete(journal, plan.claim_file, plan.claim)
 
 
 def _undo(path: Path, journal: Path) -> None:
@@ -114,9 +114,12 @@ def _undo(path: Path, journal: Path) -> None:
     files.sync(journal.parent)
 
 
-def _complete(path: Path, journal: Path, claim_file: Path, claim: str) -> None:
+def _complete(journal: Path, claim_file: Path, claim: str) -> None:
     """Write the claim of the new bytes, which are all on the disk."""
-    files.write_text(claim_file, claim, overwrite=True)
+    draft = _fresh(claim_file)  # always of the same name, so that nothing piles up
+    draft.write_text(claim, encoding="utf-8")
+    files.sync(draft)
+    draft.replace(claim_file)
     _done(journal).unlink()
     files.sync(journal.parent)
 
@@ -250,5 +253,5 @@ def _done(journal: Path) -> Path:
     return journal.with_name(journal.name + DONE)
 
 
-def _fresh(journal: Path) -> Path:
-    return journal.with_name(journal.name + ".new")
+def _fresh(path: Path) -> Path:
+    return path.with_name(path.name + ".new")

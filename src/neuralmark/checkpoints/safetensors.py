@@ -76,7 +76,7 @@ def _entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
         name, dtype, tuple(shape), None if known else f"its dtype {dtype!r} is not known"
     )
     if known and info.nbytes != offsets[1] - offsets[0]:
-        raise bad(f"says {dtype} {shape} but spans {offsets[1] - offsets[0]} bytes")
+        raise bad(f"says {dtype} {str(shape)[:80]} but spans {offsets[1] - offsets[0]} bytes")
     return StoredTensor(info, path, start + offsets[0])
 
 

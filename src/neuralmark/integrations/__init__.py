@@ -1,0 +1,1 @@
+"""Thin bridges to training frameworks, one file each."""

@@ -1,0 +1,168 @@
+"""`attach`: one line that puts a mark into a training loop."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from neuralmark.errors import (
+    ParameterError,
+    TooFewCarriersError,
+    UnsuitableTensorError,
+    UsageError,
+)
+from neuralmark.keyfile import Key
+from neuralmark.placement import Tensor, auto, placement_of, select
+from neuralmark.reading import require_carriers
+from neuralmark.training.derived import LORA_DELTA
+from neuralmark.training.handle import MODES, LiveMark, Settings, Site
+from neuralmark.training.live import LiveModel, sources_of
+
+TARGETS = ("weights", "lora-delta")
+
+_attached: dict[torch.Tensor, list[str]] = WeakTensorKeyDictionary()  # type: ignore[assignment]
+"""Which keys are being trained into which parameters."""
+
+
+def attach(
+    model: torch.nn.Module,
+    optimizer: Any,
+    key: Key,
+    *,
+    tensors: Sequence[str] | str = "auto",
+    mode: str = "gradient",
+    strength: float = 1.0,
+    every: int = 1,
+    target: str = "weights",
+) -> LiveMark:
+    """Train the key's mark into a model: hooks on the optimizer's step do the rest.
+
+    mode "gradient" adds strength · ∂(embedding loss)/∂w before each step; "projection" keeps every
+    bit at the margin `strength` (in σz) by the smallest change after every `every`-th step; "loss"
+    hooks nothing: add `mark.loss_term()` to your own loss. target "lora-delta" marks the products
+    of LoRA layers instead of weights.
+    """
+    settings = _settings(mode, strength, every)
+    site = locate(model, key, tensors, target)
+    live = LiveMark(site, settings)
+    inner = unwrap(optimizer)
+    if mode != "projection":
+        _require_trainable(site, inner)
+    elif any(name in site.model.derived for name in _stored_names(site)):
+        raise UnsuitableTensorError(
+            "projection needs weights that can be written; LoRA products and parametrised weights"
+            ' are computed: use mode="gradient"'
+        )
+    _register(live, site)
+    if mode == "gradient":
+        live._hooks.append(inner.register_step_pre_hook(live.before_step))
+    elif mode == "projection":
+        live._hooks.append(inner.register_step_post_hook(live.after_step))
+        live.project()
+    return live
+
+
+def locate(
+    model: torch.nn.Module, key: Key, tensors: Sequence[str] | str = "auto", target: str = "weights"
+) -> Site:
+    """The key's mark in a live model: tensors, carriers and sources."""
+    if key.kind == "raw":
+        raise ParameterError("a raw key can only be checked, never written: make a key first")
+    if target not in TARGETS:
+        raise ParameterError(f"target must be one of {TARGETS}, not {target!r}")
+    live = LiveModel(model)
+    known = live.tensors()
+    if target == "lora-delta":
+        known = [tensor for tensor in known if tensor.name.endswith(LORA_DELTA)]
+        if not known:
+            raise UsageError(
+                "this model has no LoRA layers; wrap it with peft.get_peft_model first"
+            )
+    chosen = _choose(known, key, tensors, target)
+    placement = placement_of(chosen)
+    mark = key.at(placement)
+    carriers = require_carriers(mark, placement)
+    return Site(live, key, placement, mark, carriers, sources_of(chosen, live, carriers))
+
+
+def unwrap(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimizer that really steps, below Accelerate's and other wrappers."""
+    inner, seen = optimizer, 0
+    while not hasattr(inner, "register_step_pre_hook"):
+        inner, seen = getattr(inner, "optimizer", None), seen + 1
+        if inner is None or seen > 8:
+            raise ParameterError(
+                f"{type(optimizer).__name__} is not an optimizer of torch, nor a wrapper of one"
+            )
+    if not isinstance(inner, torch.optim.Optimizer):
+        raise ParameterError(f"{type(optimizer).__name__} is not an optimizer of torch")
+    return inner
+
+
+def _choose(
+    known: Sequence[Tensor], key: Key, tensors: Sequence[str] | str, target: str
+) -> tuple[Tensor, ...]:
+    if isinstance(tensors, str) and tensors != "auto":
+        tensors = [tensors]
+    if tensors == "auto":
+        if target == "lora-delta":
+            return (known[-1],)  # the last block's, as in the paper
+        plain = [t for t in known if not t.name.endswith(LORA_DELTA)]
+        chosen = auto(plain, key.parameters).tensors
+        if not chosen:
+            raise TooFewCarriersError("no tensor of this model is suitable for a mark")
+        return chosen
+    if target == "lora-delta":
+        tensors = [n if n.endswith(LORA_DELTA) else f"{n}.{LORA_DELTA}" for n in tensors]
+    return select(known, list(tensors))
+
+
+def _settings(mode: str, strength: float, every: int) -> Settings:
+    if mode not in MODES:
+        raise ParameterError(f"mode must be one of {MODES}, not {mode!r}")
+    if not 0 < strength < float("inf"):
+        raise ParameterError(f"strength must be a positive number, not {strength}")
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ParameterError(f"every must be a whole number of steps, not {every!r}")
+    if every > 1 and mode != "projection":
+        raise ParameterError('every is for mode="projection" only')
+    return Settings(mode, float(strength), every)
+
+
+def _require_trainable(site: Site, optimizer: torch.optim.Optimizer) -> None:
+    known = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+    for source in site.sources:
+        trained = [t for t in source.parameters() if t.requires_grad]
+        if not trained:
+            raise UnsuitableTensorError(
+                f'{source.name!r} is frozen: no gradient reaches it; use mode="projection", or'
+                " unfreeze it"
+            )
+        if not any(id(tensor) in known for tensor in trained):
+            raise UnsuitableTensorError(
+                f"{source.name!r} is not among the optimizer's parameters: pass it to the"
+                ' optimizer, or use mode="projection"'
+            )
+
+
+def _stored_names(site: Site) -> list[str]:
+    names = {tensor.name: tensor.info.name for tensor in site.model.tensors()}
+    return [names[name] for name, _ in site.placement]
+
+
+def _register(live: LiveMark, site: Site) -> None:
+    """Refuse the same key twice on one tensor; remember this one until it is detached."""
+    parameters = [tensor for source in site.sources for tensor in source.parameters()]
+    if len({id(tensor) for tensor in parameters}) < len(parameters):
+        raise UnsuitableTensorError("two of these tensors are tied (one parameter): name one only")
+    fingerprint = site.key.fingerprint
+    for tensor in parameters:
+        if fingerprint in _attached.get(tensor, []):
+            raise UsageError(
+                "this key is attached to one of these tensors already; detach that mark first"
+            )
+    for tensor in parameters:
+        _attached.setdefault(tensor, []).append(fingerprint)
+        live._on_detach.append(partial(_attached[tensor].remove, fingerprint))

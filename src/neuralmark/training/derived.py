@@ -1,0 +1,102 @@
+"""Weights that are computed from parameters: LoRA products and parametrised weights."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.utils import parametrize
+
+from neuralmark.core.carriers import Carriers
+from neuralmark.training.layout import Index, Layout
+from neuralmark.training.sources import Derived
+
+LORA_DELTA = "lora_delta"
+"""The name under which a layer's LoRA product is marked: MODULE.lora_delta."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A weight made from parameters; `at` gives chosen entries without making the whole."""
+
+    shape: tuple[int, ...]
+    inputs: Sequence[torch.Tensor]
+    at: Callable[[torch.Tensor], torch.Tensor]
+
+    def source(self, name: str, carriers: Carriers, start: int) -> Derived:
+        """The carriers in it, when it begins at `start` of w."""
+        layout = Layout(self.shape, (0,) * len(self.shape), self.shape)
+        places, order = layout.carriers(carriers, start)
+        index: dict[torch.device, torch.Tensor] = {}
+
+        def compute() -> torch.Tensor:
+            device = self.inputs[0].device
+            if device not in index:
+                index[device] = torch.from_numpy(places).to(device)
+            return self.at(index[device])
+
+        return Derived(name, layout, order, compute, self.inputs)
+
+    @torch.no_grad()
+    def whole(self) -> torch.Tensor:
+        """All entries."""
+        every: Index = np.arange(math.prod(self.shape), dtype=np.int64)
+        index = torch.from_numpy(every).to(self.inputs[0].device)
+        return self.at(index).detach().reshape(self.shape)
+
+
+def derived_of(model: torch.nn.Module) -> dict[str, Made]:
+    """All computed weights of a module, by the name they would have as plain ones."""
+    return {
+        name: made
+        for prefix, module in model.named_modules()
+        for name, made in (*_lora(prefix, module), *_parametrised(prefix, module))
+    }
+
+
+def _parametrised(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, Made]]:
+    if not parametrize.is_parametrized(module):
+        return
+    for name, made in module.parametrizations.items():  # type: ignore[operator, union-attr]
+        originals = [p for p in made.parameters() if p.is_floating_point()]
+
+        def at(index: torch.Tensor, name: str = name) -> torch.Tensor:
+            weight: torch.Tensor = getattr(module, name)
+            return weight.reshape(-1).index_select(0, index)
+
+        shape = tuple(getattr(module, name).shape)
+        yield f"{prefix}.{name}" if prefix else name, Made(shape, originals, at)
+
+
+def _lora(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, Made]]:
+    """Layers of PEFT: delta = scale · B·A, transposed for transformers' Conv1D ([in, out])."""
+    adapters = getattr(module, "lora_A", None)
+    if not isinstance(adapters, torch.nn.ModuleDict):
+        return
+    for adapter in adapters:
+        down = adapters[adapter].weight
+        up = module.lora_B[adapter].weight  # type: ignore[index, union-attr]
+        scale = float(module.scaling[adapter])  # type: ignore[index]
+        turned = bool(getattr(module, "fan_in_fan_out", False))
+        if not isinstance(down, torch.Tensor) or not isinstance(up, torch.Tensor):
+            continue
+        if down.dim() != 2:
+            continue  # convolutions: their product is of another form
+        rows, columns = (down.shape[1], up.shape[0]) if turned else (up.shape[0], down.shape[1])
+        name = (
+            f"{prefix}.{LORA_DELTA}" if adapter == "default" else f"{prefix}.{adapter}.{LORA_DELTA}"
+        )
+        yield name, Made((rows, columns), (down, up), _product(down, up, scale, columns, turned))
+
+
+def _product(
+    down: torch.Tensor, up: torch.Tensor, scale: float, columns: int, turned: bool
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    def at(index: torch.Tensor) -> torch.Tensor:
+        row, column = index // columns, index % columns
+        outputs, inputs = (column, row) if turned else (row, column)
+        chosen = up.index_select(0, outputs) * down.t().index_select(0, inputs)
+        return scale * chosen.sum(dim=-1)
+
+    return at

@@ -1,0 +1,318 @@
+"""The handle of a mark in training: adds the term, keeps the margins, tells how far it is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from neuralmark.attempts import Attempt
+from neuralmark.core import imprint, readout
+from neuralmark.core.carriers import Carriers
+from neuralmark.core.key import Float, Mark, Placement
+from neuralmark.errors import ParameterError, UnsuitableTensorError, UsageError
+from neuralmark.keyfile import Key
+from neuralmark.records import Claim
+from neuralmark.training.layout import hand_on, leads
+from neuralmark.training.live import LiveModel, LiveSuspect, Pools, pool, reading_of
+from neuralmark.training.sources import Source
+from neuralmark.verification import find
+
+MODES = ("gradient", "projection", "loss")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the mark is kept during training."""
+
+    mode: str = "gradient"
+    strength: float = 1.0
+    every: int = 1
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is marked: a key at a placement in a live model."""
+
+    model: LiveModel
+    key: Key
+    placement: Placement
+    mark: Mark
+    carriers: Carriers
+    sources: Sequence[Source]
+
+
+@dataclass(frozen=True)
+class State:
+    """How far the mark is."""
+
+    rate: float
+    loss: float
+    margin: float
+    """The smallest margin, in units of what unmarked logits scatter by (σz)."""
+
+
+class LiveMark:
+    """A mark that is being trained in. Made by `neuralmark.attach`."""
+
+    def __init__(self, site: Site, settings: Settings) -> None:
+        """Nothing is hooked yet; see `attach`."""
+        self.settings = settings
+        self.steps = 0
+        self._site = site
+        self._hooks: list[Any] = []
+        self._on_detach: list[Callable[[], None]] = []
+        self._last: State | None = None
+        self._matrices: dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, ...]] = {}
+        self._solver: imprint.LeastChange | None = None
+
+    # What the user reads.
+
+    @property
+    def placement(self) -> Placement:
+        """The marked tensors, in order: canonical name and shape."""
+        return self._site.placement
+
+    @property
+    def rate(self) -> float:
+        """Share of matching bits; for sharded models as of the last step."""
+        return self._now().rate
+
+    @property
+    def loss(self) -> float:
+        """The embedding loss (without the strength); for sharded models as of the last step."""
+        return self._now().loss
+
+    @property
+    def margin(self) -> float:
+        """The smallest margin in σz; for sharded models as of the last step."""
+        return self._now().margin
+
+    def measure(self) -> State:
+        """Read the mark now. On a sharded model all processes must call it."""
+        with _exact(self._device()):
+            self._last = self._state(self._pools())
+        return self._last
+
+    def loss_term(self) -> torch.Tensor:
+        """Strength times embedding loss, differentiable, to add to your own loss (mode "loss")."""
+        if any(source.layout.sharded for source in self._site.sources):
+            raise UsageError(
+                'loss_term() does not work on sharded parameters: use mode="gradient", which'
+                " adds the same gradient from the shards"
+            )
+        with _exact(self._device()):
+            values = [source.values(differentiable=True) for source in self._site.sources]
+            found = pool(self._site.sources, self._site.carriers, values)
+            matrix, bits, _ = self._constants(found.pooled)
+            term: torch.Tensor = readout.loss(readout.logits(found.pooled, matrix), bits)
+        return self.settings.strength * term
+
+    def claim(self) -> Claim:
+        """The public record of this mark, as the model is now. On a sharded model all must call."""
+        site = self._site
+        suspect = LiveSuspect(site.model.module)
+        by_name = {tensor.name: tensor for tensor in suspect.tensors()}
+        tensors = tuple(by_name[name] for name, _ in site.placement)
+        finding = find(suspect, site.key, Attempt(site.placement, tensors, "names"))
+        return Claim(
+            site.key.fingerprint,
+            site.key.commitment,
+            site.key.parameters,
+            site.placement,
+            suspect.digest(finding.reading.digests),
+        )
+
+    def detach(self) -> None:
+        """Stop marking; the weights stay as they are. May be called at any time, also twice."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        while self._on_detach:
+            self._on_detach.pop()()
+
+    # Saving and resuming.
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs to go on exactly as this one would; holds no secret."""
+        return {
+            "version": 1,
+            "steps": self.steps,
+            "fingerprint": self._site.key.fingerprint,
+            "placement": [[name, list(shape)] for name, shape in self.placement],
+            "mode": self.settings.mode,
+            "strength": self.settings.strength,
+            "every": self.settings.every,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a saved handle stopped; refuses the state of another mark."""
+        mine = self.state_dict()
+        if not isinstance(state, dict) or set(state) != set(mine):
+            raise ParameterError("this is not the state of a mark")
+        for name in set(mine) - {"steps"}:
+            if state[name] != mine[name]:
+                raise ParameterError(
+                    f"the saved mark differs in {name}: {state[name]!r} then, {mine[name]!r} now;"
+                    " attach with the same key, tensors and settings"
+                )
+        self.steps = int(state["steps"])
+
+    # What the hooks do.
+
+    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """Add the gradient before a step, or after each closure that computes gradients."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._add_gradient(getattr(optimizer, "grad_scale", None))
+            self.steps += 1
+            return None
+
+        def with_term() -> Any:
+            with torch.enable_grad():
+                value = closure()
+            term = self._add_gradient(None)
+            return None if value is None else value + term.to(value.device)
+
+        self.steps += 1
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": with_term}
+        return (args[0], with_term, *args[2:]), kwargs
+
+    def after_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Project the weights so that every bit has its margin again."""
+        if self.steps % self.settings.every == 0:
+            self.project()
+        self.steps += 1
+
+    @torch.no_grad()
+    def _add_gradient(self, scale: torch.Tensor | None) -> torch.Tensor:
+        """Push λ·∂L_e/∂w; give λ·L_e."""
+        site, strength = self._site, self.settings.strength
+        self._check_parameters()
+        with _exact(self._device()):
+            found = self._pools()
+            matrix, bits, _ = self._constants(found.pooled)
+            z = readout.logits(found.pooled, matrix)
+            share = readout.loss_gradient(z, bits, matrix, site.carriers.per_pool)
+            factor: Any = strength if scale is None else strength * scale
+            for source in site.sources:
+                source.push(share.index_select(0, self._owner(source)), factor)
+            if self._sharded():
+                self._last = self._state(found)
+            loss: torch.Tensor = strength * readout.loss(z, bits)
+        return loss
+
+    @torch.no_grad()
+    def project(self, goal: float | None = None) -> None:
+        """The smallest change of the weights after which every bit has its margin.
+
+        Without a goal for the margins: strength · σz of the weights as they are.
+        """
+        site = self._site
+        self._check_parameters()
+        with _exact(self._device()):
+            before = [source.values() for source in site.sources]
+            found = pool(site.sources, site.carriers, before)
+            reading = reading_of(found, site.carriers)
+            if self._solver is None:
+                self._solver = imprint.LeastChange(site.mark)
+            exact = all(source.exact() for source in site.sources)
+            if goal is None:
+                goal = self.settings.strength * reading.sigma_z
+
+            def realise(shift: Float, unevenly: bool) -> Float:
+                for source, values in zip(site.sources, before, strict=True):
+                    change = torch.from_numpy(shift).to(values)
+                    change = change.index_select(0, self._owner(source))
+                    if unevenly:
+                        factors = imprint.uneven(site.carriers.size)[source.order]
+                        change = change * torch.from_numpy(factors).to(values)
+                    source.write(values + change)
+                if exact:
+                    return reading.pooled + shift
+                return reading_of(self._pools(), site.carriers).pooled
+
+            decide = _agreed(imprint.lacking(self._solver, goal), self._deciders())
+            imprint.settle(reading.pooled, decide, realise)
+            if self._sharded():
+                self._last = self._state(self._pools())
+
+    # Machinery.
+
+    def _now(self) -> State:
+        if self._last is None or not self._sharded():
+            return self.measure()
+        return self._last
+
+    def _sharded(self) -> bool:
+        return any(source.layout.sharded for source in self._site.sources)
+
+    def _deciders(self) -> tuple[Any, ...]:
+        groups = [group for source in self._site.sources for group in source.layout.agree]
+        return tuple(dict.fromkeys(groups))
+
+    def _pools(self) -> Pools:
+        site = self._site
+        return pool(site.sources, site.carriers, [source.values() for source in site.sources])
+
+    @torch.no_grad()
+    def _state(self, found: Pools) -> State:
+        matrix, bits, signs = self._constants(found.pooled)
+        z = readout.logits(found.pooled, matrix)
+        margins = readout.margins(z, signs)
+        unit = reading_of(found, self._site.carriers).sigma_z or 1.0
+        rate = float((margins > 0).double().mean())
+        return State(rate, float(readout.loss(z, bits)), float(margins.min()) / unit)
+
+    def _constants(self, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """K, b and ±1 on the device and in the precision of the pooled values."""
+        place = (like.device, like.dtype)
+        if place not in self._matrices:
+            mark = self._site.mark
+            arrays = (mark.matrix, mark.bits, mark.signs)
+            self._matrices[place] = tuple(
+                torch.from_numpy(np.array(array)).to(like) for array in arrays
+            )
+        return self._matrices[place]
+
+    def _owner(self, source: Source) -> torch.Tensor:
+        carriers = self._site.carriers
+        return source.pools(carriers.pools, carriers.per_pool, carriers.pooling)
+
+    def _device(self) -> torch.device:
+        return self._site.sources[0].parameters()[0].device
+
+    def _check_parameters(self) -> None:
+        """The module must still hold the tensors that were attached to (shards come and go)."""
+        if self._sharded():
+            return
+        for source in self._site.sources:
+            for tensor in source.parameters():
+                if tensor.device.type == "meta":
+                    raise UnsuitableTensorError(
+                        f"{source.name!r} moved to the meta device: detach the mark first"
+                    )
+
+
+def _agreed(decide: imprint.Decide, groups: tuple[Any, ...]) -> imprint.Decide:
+    """The first process decides, the others follow, so that no two drift apart."""
+    if not groups:
+        return decide
+
+    def together(pooled: Float, overshoot: float) -> Float | None:
+        message = torch.zeros(len(pooled) + 1, dtype=torch.float64)
+        more = decide(pooled, overshoot) if leads(groups) else None
+        if more is not None:
+            message[0] = 1.0
+            message[1:] = torch.from_numpy(more)
+        hand_on(message, groups)
+        return message[1:].numpy() if message[0] else None
+
+    return together
+
+
+def _exact(device: torch.device) -> Any:
+    """No autocast: the read-out is computed in full precision."""
+    return torch.autocast(device.type, enabled=False)

@@ -1,0 +1,61 @@
+"""`imprint`: write a mark into a live model at once, as `embed` does into a checkpoint."""
+
+from collections.abc import Sequence
+
+import torch
+
+from neuralmark.core.imprint import LeastChange, goal_of
+from neuralmark.drafting import check_effort, choose_strength
+from neuralmark.embedding import Embedding, few_carriers
+from neuralmark.keyfile import Key
+from neuralmark.training.attach import locate
+from neuralmark.training.handle import LiveMark, Settings
+from neuralmark.training.layout import add_up
+from neuralmark.training.live import LiveSuspect
+from neuralmark.verification import examine
+
+
+@torch.no_grad()
+def imprint(
+    model: torch.nn.Module,
+    key: Key,
+    *,
+    tensors: Sequence[str] | str = "auto",
+    strength: float | None = None,
+    budget: float | None = None,
+) -> Embedding:
+    """Write the key's mark into a live model, sharded or not, by the smallest change.
+
+    Strength and budget mean what they mean to `embed`. On a sharded model all processes call it.
+    """
+    check_effort(strength, budget)
+    site = locate(model, key, tensors)
+    suspect = LiveSuspect(model)
+    by_name = {tensor.name: tensor for tensor in suspect.tensors()}
+    reading = suspect.read([by_name[name] for name, _ in site.placement], site.carriers)
+    chosen = choose_strength(LeastChange(site.mark), reading, strength, budget)
+    before = [source.values() for source in site.sources]
+    live = LiveMark(site, Settings("projection", chosen))
+    live.project(goal_of(reading.pooled, chosen))
+
+    square, largest = torch.zeros((), dtype=torch.float64), 0.0
+    for source, old in zip(site.sources, before, strict=True):
+        change = (source.values() - old).double()
+        part = change.square().sum().cpu()
+        add_up(part, source.layout.reduce)
+        square += part
+        largest = max(largest, float(change.abs().max()) if len(change) else 0.0)
+    claim = live.claim()
+    return Embedding(
+        output=None,
+        claim_file=None,
+        claim=claim,
+        verdict=examine(LiveSuspect(model), key, claim=claim),
+        tensors=tuple(name for name, _ in site.placement),
+        strength=chosen,
+        change_relative=float(square.sqrt()) / reading.norm,
+        change_largest=largest,
+        carriers=site.carriers.size,
+        weights_per_pool=site.carriers.per_pool,
+        warnings=few_carriers(site.carriers),
+    )

@@ -1,0 +1,230 @@
+"""A live module as something that can be examined and marked, sharded or not."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from neuralmark.checkpoints import TensorInfo
+from neuralmark.core import readout
+from neuralmark.core.carriers import Carriers
+from neuralmark.core.encoding import canonical_json
+from neuralmark.core.key import Float
+from neuralmark.errors import NonFiniteError, ParameterError, UnsuitableTensorError
+from neuralmark.placement import Tensor, catalogue_of
+from neuralmark.reading import Progress, Reading
+from neuralmark.records import Digest
+from neuralmark.training.derived import derived_of
+from neuralmark.training.layout import Layout, add_up, layout_of, local
+from neuralmark.training.sources import Direct, Source
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors that saving the module would save, as they are (parameters included)."""
+    if not isinstance(model, torch.nn.Module):
+        raise ParameterError(
+            f"expected a torch.nn.Module or the path of a checkpoint, not {type(model).__name__}"
+        )
+    state = model.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def sources_of(tensors: Iterable[Tensor], model: "LiveModel", carriers: Carriers) -> list[Source]:
+    """Sources for tensors laid end to end."""
+    sources: list[Source] = []
+    start = 0
+    for tensor in tensors:
+        sources.append(model.source(tensor, carriers, start))
+        start += tensor.info.size
+    return sources
+
+
+class LiveModel:
+    """A module's tensors by stored name: those it would save, and those computed from them."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """The module as it is now."""
+        self.module = model
+        self.state = state_of(model)
+        self.derived = derived_of(model)
+        self.group = getattr(model, "process_group", None)
+        """The processes over which DistributedDataParallel keeps the module equal."""
+
+    def tensors(self) -> list[Tensor]:
+        """Canonical names and obstacles, as for a file."""
+        infos = [_info(name, value) for name, value in self.state.items()]
+        infos += [
+            TensorInfo(name, DTYPES[made.inputs[0].dtype], made.shape)
+            for name, made in self.derived.items()
+        ]
+        return catalogue_of(infos)
+
+    def source(self, tensor: Tensor, carriers: Carriers, start: int) -> Source:
+        """The carriers of one tensor that begins at `start`."""
+        name = tensor.info.name
+        if name in self.derived:
+            return self.derived[name].source(tensor.name, carriers, start)
+        value = self.state[name]
+        layout = layout_of(value, group=self.group)
+        return Direct(tensor.name, value, layout, layout.carriers(carriers, start))
+
+    def whole(self, name: str) -> torch.Tensor | None:
+        """The tensor, or None where this process has only a part of it."""
+        if name in self.derived:
+            return self.derived[name].whole()
+        value = self.state[name]
+        return local(value.detach()) if not layout_of(value).sharded else None
+
+
+def _info(name: str, value: torch.Tensor) -> TensorInfo:
+    obstacle = "it is on the meta device: no values" if value.device.type == "meta" else None
+    return TensorInfo(name, DTYPES.get(value.dtype, str(value.dtype)), tuple(value.shape), obstacle)
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Pooled carriers, and the sum of their squares."""
+
+    pooled: torch.Tensor
+    squares: torch.Tensor
+
+
+def pool(sources: Sequence[Source], carriers: Carriers, values: Sequence[torch.Tensor]) -> Pools:
+    """Means of all pools, from this process's values and one sum over the others'."""
+    k = carriers.pools
+    if not any(source.layout.sharded for source in sources):
+        together = torch.cat(list(values))
+        return Pools(readout.pool(together, k, carriers.pooling), (together * together).sum())
+    device, dtype = values[0].device, values[0].dtype
+    sums = torch.zeros(k + 1, dtype=dtype, device=device)
+    for groups, part in _by_groups(sources, values):
+        partial = torch.zeros_like(sums)
+        for source, given in part:
+            owner = source.pools(k, carriers.per_pool, carriers.pooling)
+            partial[:k].index_add_(0, owner, given)
+            partial[k] += (given * given).sum()
+        add_up(partial, groups)
+        sums += partial
+    return Pools(sums[:k] / carriers.per_pool, sums[k])
+
+
+def _by_groups(
+    sources: Sequence[Source], values: Sequence[torch.Tensor]
+) -> Iterator[tuple[tuple[Any, ...], list[tuple[Source, torch.Tensor]]]]:
+    """Sources together with those that are sharded over the same processes: one sum for all."""
+    parts: dict[tuple[Any, ...], list[tuple[Source, torch.Tensor]]] = {}
+    for source, given in zip(sources, values, strict=True):
+        parts.setdefault(source.layout.reduce, []).append((source, given))
+    yield from parts.items()
+
+
+class LiveSuspect:
+    """A live module under examination; sharded modules are read from their shards."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """The module as it is now."""
+        self._model = LiveModel(model)
+        self.label = f"live {type(model).__name__}"
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in the order of the state dict."""
+        return self._model.tensors()
+
+    @torch.no_grad()
+    def read(
+        self,
+        tensors: Sequence[Tensor],
+        carriers: Carriers,
+        *,
+        transposed: bool = False,
+        progress: Progress | None = None,
+    ) -> Reading:
+        """Pool the carriers in float64."""
+        sources = self._turned(tensors, carriers) if transposed else None
+        sources = sources or sources_of(tensors, self._model, carriers)
+        found = pool(sources, carriers, [source.values().double() for source in sources])
+        reading = reading_of(found, carriers)
+        digests = {}
+        norm = 0.0
+        for tensor, source in zip(tensors, sources, strict=True):
+            whole = self._model.whole(tensor.info.name)
+            if whole is not None:
+                digests[tensor.name] = _sha256(whole)
+            norm += _squared_norm(self._model, tensor.info.name, source.layout)
+        return replace(reading, digests=digests, norm=math.sqrt(norm))
+
+    def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
+        """As for a file; there are no files."""
+        return digest_of_state(self._model.state, tensors)
+
+    def _turned(self, tensors: Sequence[Tensor], carriers: Carriers) -> list[Source]:
+        sources: list[Source] = []
+        start = 0
+        for tensor in tensors:
+            whole = self._model.whole(tensor.info.name)
+            if whole is None:
+                raise UnsuitableTensorError(
+                    f"{tensor.name!r} is sharded and transposed; gather the model, then verify"
+                )
+            turned = whole.t().contiguous()
+            layout = layout_of(turned)
+            places = layout.carriers(carriers, start)
+            sources.append(Direct(tensor.name, turned, layout, places))
+            start += tensor.info.size
+        return sources
+
+
+def reading_of(found: Pools, carriers: Carriers) -> Reading:
+    """What the pools say, in numpy's terms; NaN and infinity are an error."""
+    pooled: Float = found.pooled.detach().double().cpu().numpy()
+    squares = float(found.squares)
+    if not (np.isfinite(pooled).all() and math.isfinite(squares)):
+        raise NonFiniteError("the weights that carry the mark hold NaN or infinity")
+    spread = squares - carriers.per_pool * float(pooled @ pooled)
+    within = math.sqrt(max(spread, 0.0) / max(carriers.size - carriers.pools, 1))
+    return Reading(carriers, pooled, within, 0.0, {})
+
+
+def digest_of_state(state: dict[str, torch.Tensor], tensors: dict[str, str]) -> Digest:
+    """Headers as a safetensors file of this state dict would have them."""
+    headers = sorted(
+        [name, DTYPES.get(value.dtype, str(value.dtype)), list(value.shape)]
+        for name, value in state.items()
+    )
+    return Digest(hashlib.sha256(canonical_json(headers)).hexdigest(), tensors)
+
+
+def _squared_norm(model: LiveModel, name: str, layout: Layout) -> float:
+    """Of the whole tensor, added up over its shards."""
+    part = model.whole(name)
+    if part is None:
+        part = local(model.state[name].detach())
+    square = part.double().square().sum()
+    add_up(square, layout.reduce)
+    return float(square)
+
+
+def _sha256(tensor: torch.Tensor) -> str:
+    raw = tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.sha256(raw.data).hexdigest()

@@ -1,0 +1,194 @@
+"""Carriers of a live model: reading them, adding to their gradients, shifting them.
+
+A source covers the carriers of one marked tensor that this process holds. `Direct` is a tensor of
+numbers; `Derived` is computed from parameters (a LoRA product, a parametrised weight) and passes
+gradients on by autograd.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from neuralmark.errors import UnsuitableTensorError
+from neuralmark.training.layout import Index, Layout, local
+
+
+class Source(Protocol):
+    """What a live mark needs of a marked tensor."""
+
+    name: str
+    layout: Layout
+    order: Index
+
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """The tensors that the optimizer must know for gradients to arrive."""
+
+    def values(self, *, differentiable: bool = False) -> torch.Tensor:
+        """The carriers' present values, in order, in float32 at least."""
+
+    def push(self, gradients: torch.Tensor, scale: float | torch.Tensor) -> None:
+        """Add gradients with respect to the carriers to the parameters' .grad."""
+
+    def write(self, values: torch.Tensor) -> None:
+        """Set the carriers, rounded to the tensor's dtype."""
+
+    def exact(self) -> bool:
+        """Whether what is written is what is read: in float32 and float64, but for last digits."""
+
+    def pools(self, pools: int, per_pool: int, pooling: str) -> torch.Tensor:
+        """Pool of each carrier, on the device of the values."""
+
+
+_EXACT = (torch.float32, torch.float64)
+
+
+class _Base:
+    """Index bookkeeping that follows the parameter when it moves to another device."""
+
+    def __init__(self, name: str, layout: Layout, at: Index, order: Index) -> None:
+        self.name, self.layout, self.order = name, layout, order
+        self._at = at
+        self._cache: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def pools(self, pools: int, per_pool: int, pooling: str) -> torch.Tensor:
+        """Pool of each carrier."""
+        device = self._device()
+        if device not in self._cache:
+            owner = self.order % pools if pooling == "strided" else self.order // per_pool
+            self._cache[device] = (
+                torch.from_numpy(self._at).to(device),
+                torch.from_numpy(owner).to(device),
+            )
+        return self._cache[device][1]
+
+    def exact(self) -> bool:
+        """Whether what is written is what is read."""
+        return self._dtype() in _EXACT
+
+    def _index(self) -> torch.Tensor:
+        device = self._device()
+        if device in self._cache:
+            return self._cache[device][0]
+        return torch.from_numpy(self._at).to(device)
+
+    def _device(self) -> torch.device:
+        raise NotImplementedError
+
+    def _dtype(self) -> torch.dtype:
+        raise NotImplementedError
+
+
+class Direct(_Base):
+    """A tensor of numbers: a parameter, a buffer, or this process's shard of one."""
+
+    def __init__(
+        self, name: str, tensor: torch.Tensor, layout: Layout, places: tuple[Index, Index]
+    ) -> None:
+        """`places`: positions in the local block, and indices among all carriers."""
+        super().__init__(name, layout, *places)
+        self.tensor = tensor
+
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """The tensor itself."""
+        return (self.tensor,)
+
+    def values(self, *, differentiable: bool = False) -> torch.Tensor:
+        """Gather the carriers."""
+        with torch.set_grad_enabled(differentiable):
+            flat = local(self.tensor).reshape(-1)
+            return _wide(flat.index_select(0, self._index()))
+
+    @torch.no_grad()
+    def push(self, gradients: torch.Tensor, scale: float | torch.Tensor) -> None:
+        """Add to .grad, making it where there is none."""
+        if self.tensor.grad is None:
+            self.tensor.grad = torch.zeros_like(self.tensor)
+        target = local(self.tensor.grad)
+        index = self._index()
+        with _flat(target) as flat:
+            flat.index_add_(0, index, (gradients * scale).to(flat.dtype))
+
+    @torch.no_grad()
+    def write(self, values: torch.Tensor) -> None:
+        """Set the carriers, rounded to the tensor's dtype."""
+        target = local(self.tensor.detach())
+        with _flat(target) as flat:
+            flat.index_copy_(0, self._index(), values.to(flat.dtype))
+
+    def _device(self) -> torch.device:
+        return local(self.tensor.detach()).device
+
+    def _dtype(self) -> torch.dtype:
+        return self.tensor.dtype
+
+
+class Derived(_Base):
+    """Values computed from parameters; gradients go back by autograd, writing is impossible."""
+
+    def __init__(
+        self,
+        name: str,
+        layout: Layout,
+        order: Index,
+        compute: Callable[[], torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+    ) -> None:
+        """`compute` gives the carriers' values, in order, differentiable in `inputs`."""
+        super().__init__(name, layout, np.zeros(0, np.int64), order)
+        self._compute, self._inputs = compute, tuple(inputs)
+        self._last: torch.Tensor | None = None
+
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """What the values are computed from."""
+        return self._inputs
+
+    def values(self, *, differentiable: bool = False) -> torch.Tensor:
+        """Compute the carriers' values; the graph is kept for the next `push`."""
+        with torch.enable_grad():
+            values = _wide(self._compute())
+        self._last = values
+        return values if differentiable else values.detach()
+
+    def push(self, gradients: torch.Tensor, scale: float | torch.Tensor) -> None:
+        """Pass gradients on to the parameters that can take them."""
+        assert self._last is not None
+        takers = [tensor for tensor in self._inputs if tensor.requires_grad]
+        given = torch.autograd.grad(self._last, takers, gradients.to(self._last.dtype))
+        self._last = None
+        for tensor, gradient in zip(takers, given, strict=True):
+            scaled = (gradient * scale).to(tensor.dtype)
+            tensor.grad = scaled if tensor.grad is None else tensor.grad.add_(scaled)
+
+    def write(self, values: torch.Tensor) -> None:
+        """Refuse: there is no place to write to."""
+        raise UnsuitableTensorError(
+            f"{self.name!r} is computed from other parameters and cannot be written: use"
+            ' mode="gradient"'
+        )
+
+    def _device(self) -> torch.device:
+        return self._inputs[0].device
+
+    def _dtype(self) -> torch.dtype:
+        return self._inputs[0].dtype
+
+
+class _flat:  # noqa: N801 - a context manager used like a function
+    """A flat view of a tensor; one that is not contiguous is copied and written back."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._copy = None if tensor.is_contiguous() else tensor.contiguous()
+
+    def __enter__(self) -> torch.Tensor:
+        return (self._tensor if self._copy is None else self._copy).view(-1)
+
+    def __exit__(self, *failure: object) -> None:
+        if self._copy is not None and failure[0] is None:
+            self._tensor.copy_(self._copy)
+
+
+def _wide(values: torch.Tensor) -> torch.Tensor:
+    return values if values.dtype == torch.float64 else values.float()

@@ -1,0 +1,287 @@
+"""Killed at any moment, an in-place embedding leaves the old or the new bytes within reach."""
+
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from tests.conftest import (
+    PYTHON,
+    Result,
+    call,
+    clean_environment,
+    command_line,
+    content_of,
+    gaussian_model,
+    plain_key,
+    sharded_model,
+)
+
+from neuralmark import Claim, Key, verify
+
+# Copies the folder of a model again and again; each copy is marked by a forked child that kills
+# itself before its i-th step that touches the disk (or in the middle of a write), for every i.
+DRIVER = """
+import os, pathlib, shutil, signal, sys
+from neuralmark import Key, embed, recover
+
+action, pristine, work, name, key = sys.argv[1:]
+key = Key.load(key)
+actions = {
+    "embed": lambda path: embed(path, key, in_place=True),
+    "recover": lambda path: recover(path),
+}
+if action == "embed":
+    embed(os.path.join(pristine, name), key)
+
+def arm(limit):
+    count = 0
+    def armed(function, owner, attribute):
+        def step(*args, **kwargs):
+            nonlocal count
+            if count == limit:
+                if attribute == "pwrite":
+                    function(args[0], bytes(args[1])[: len(args[1]) // 2], args[2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            count += 1
+            return function(*args, **kwargs)
+        setattr(owner, attribute, step)
+    for owner, attributes in ((os, ("fsync", "pwrite")), (pathlib.Path, ("replace", "unlink"))):
+        for attribute in attributes:
+            armed(getattr(owner, attribute), owner, attribute)
+
+for limit in range(1000):
+    folder = os.path.join(work, f"{limit:03}")
+    shutil.copytree(pristine, folder)
+    child = os.fork()
+    if child == 0:
+        arm(limit)
+        actions[action](os.path.join(folder, name))
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status):
+        sys.exit(os.WEXITSTATUS(status))
+    assert os.WTERMSIG(status) == signal.SIGKILL
+"""
+
+RECOVERING = ("recover", "inspect", "embed", "copy", "claim")
+
+
+def killed_at_every_step(action: str, pristine: Path, work: Path, name: str, key: Path) -> int:
+    """Make the copies; the last one was not killed. Give their number."""
+    work.mkdir()
+    subprocess.run(
+        [PYTHON, "-c", DRIVER, action, pristine, work, name, key],
+        env=clean_environment(OPENBLAS_NUM_THREADS="1"),
+        check=True,
+    )
+    return len(list(work.iterdir()))
+
+
+class States:
+    """The old and the new content of a model's folder, and how to tell what a crash left."""
+
+    def __init__(self, base: Path, sharded: bool) -> None:
+        self.key = plain_key(base / "plain.nmkey")
+        self.pristine = base / "pristine"
+        self.name = "."
+        if sharded:
+            sharded_model(self.pristine)
+        else:
+            self.pristine.mkdir()
+            self.name = gaussian_model(self.pristine / "model.safetensors").name
+        self.claim = "neuralmark.claim.json" if sharded else f"{self.name}.claim.json"
+        self.old = content_of(self.pristine)
+        self.new: dict[str, bytes] = {}
+
+    def check_before(self, folder: Path) -> str:
+        """Verification refuses, or all bytes are old or all are new; give which."""
+        result = call("verify", folder / self.name, "--key", self.key)
+        now = content_of(folder)
+        if any(name.endswith((".nmjournal", ".nmjournal.done")) for name in now):
+            line = result.failed(3, "InterruptedEmbedError")
+            assert f"neuralmark recover {folder / self.name}" in line
+            with pytest.raises(Exception, match="cut short"):
+                verify(folder / self.name, Key.load(self.key))
+            return "interrupted"
+        weights = {name: now[name] for name in self.old}
+        assert weights in (self.old, {name: self.new[name] for name in self.old})
+        assert result.code == (1 if weights == self.old else 0)
+        return "old" if weights == self.old else "new"
+
+    def recover(self, folder: Path, way: str) -> Result:
+        model = folder / self.name
+        out = folder.with_name(folder.name + "-out")
+        commands: dict[str, tuple[object, ...]] = {
+            "recover": ("recover", model),
+            "inspect": ("inspect", model),
+            "embed": ("embed", model, "--key", self.key, "--dry-run"),
+            "copy": ("embed", model, "--key", self.key, "-o", out),
+            "claim": ("claim", model, "--key", self.key, "-o", out.with_suffix(".json")),
+        }
+        return call(*commands[way])
+
+    def check_after(self, folder: Path) -> str:
+        """Exactly the old or exactly the new content, the claim included; give which."""
+        now = content_of(folder)
+        assert now in (self.old, self.new), set(now)
+        if now == self.new:
+            claim = Claim.load(folder / self.claim)
+            verdict = verify(folder / self.name, Key.load(self.key), claim=claim)
+            assert verdict.verified
+            assert verdict.checkpoint_digest == claim.marked_digest
+        again = call("recover", folder / self.name)
+        assert "nothing to recover" in again.out
+        return "new" if now == self.new else "old"
+
+    def check(self, folder: Path, way: str) -> tuple[str, str]:
+        before = self.check_before(folder)
+        left = any("nmjournal" in name for name in content_of(folder))
+        result = self.recover(folder, way)
+        said = result.out if way == "recover" else result.err
+        assert result.code in (0, 1), result
+        done = {"undid": "old", "completed": "new", "removed an unfinished journal": "old"}
+        told = [state for words, state in done.items() if words in said]
+        after = self.check_after(folder)
+        assert told == ([after] if left else []), (said, after)
+        return before, after
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_killed_at_every_step(tmp_path: Path, sharded: bool) -> None:
+    states = States(tmp_path, sharded)
+    work = tmp_path / "work"
+    number = killed_at_every_step("embed", states.pristine, work, states.name, states.key)
+    folders = sorted(work.iterdir())
+    assert number > 10
+    states.new = content_of(folders[-1])
+    assert set(states.new) == {*states.old, states.claim}
+    seen = [
+        states.check(folder, RECOVERING[i % len(RECOVERING)]) for i, folder in enumerate(folders)
+    ]
+    assert seen[0] == ("old", "old")
+    assert seen[-1] == ("new", "new")
+    assert {("interrupted", "old"), ("interrupted", "new")} <= set(seen)
+    # once the new bytes are reached, no later crash leads back
+    ends = [after for _, after in seen]
+    assert ends == sorted(ends, reverse=True)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_killed_while_recovering(tmp_path: Path, sharded: bool) -> None:
+    states = States(tmp_path, sharded)
+    work = tmp_path / "work"
+    killed_at_every_step("embed", states.pristine, work, states.name, states.key)
+    folders = sorted(work.iterdir())
+    states.new = content_of(folders[-1])
+    undo = next(f for f in reversed(folders) if list(f.glob("*.nmjournal")))
+    redo = next(f for f in reversed(folders) if list(f.glob("*.nmjournal.done")))
+    for crashed, end in ((undo, "old"), (redo, "new")):
+        second = tmp_path / end
+        assert killed_at_every_step("recover", crashed, second, states.name, states.key) > 3
+        for folder in sorted(second.iterdir()):
+            assert states.check(folder, "recover")[1] == end
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_killed_at_random_moments(tmp_path: Path, sharded: bool) -> None:
+    states, rng = States(tmp_path, sharded), random.Random(7)
+    work = tmp_path / "work"
+    killed_at_every_step("embed", states.pristine, work, states.name, states.key)
+    states.new = content_of(sorted(work.iterdir())[-1])
+    kills = 0
+    for attempt in range(15):
+        folder = tmp_path / f"copy-{attempt}"
+        folder.mkdir()
+        for name, content in states.old.items():
+            (folder / name).write_bytes(content)
+        process = subprocess.Popen(
+            command_line("embed", folder / states.name, "--key", states.key, "--in-place"),
+            env=clean_environment(),
+            stdout=subprocess.DEVNULL,
+        )
+        while process.poll() is None and not any("nmjournal" in p.name for p in folder.iterdir()):
+            time.sleep(0.0002)
+        time.sleep(rng.uniform(0, 0.03))
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait(timeout=60) == -signal.SIGKILL
+        states.check(folder, "recover")
+    assert kills > 5
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    model, key = gaussian_model(tmp_path / "m.safetensors"), plain_key(tmp_path / "k.nmkey")
+    started, go = tmp_path / "started", tmp_path / "go"
+    wait = (
+        f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\n"
+        f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
+    )
+    (tmp_path / "wait.py").write_text(wait)
+    options = ("--in-place", "--strength", 1, "--check", f"{PYTHON} {tmp_path / 'wait.py'}")
+    first = subprocess.Popen(
+        command_line("embed", model, "--key", key, *options),
+        env=clean_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    while not started.exists() and first.poll() is None:
+        time.sleep(0.01)
+    second = call("embed", model, "--key", key, "--in-place")
+    assert "another process is marking it" in second.failed(2, "OutputError")
+    go.touch()
+    assert first.wait(timeout=60) == 0
+    assert first.stderr is not None
+    first.stderr.close()
+    assert call("verify", model, "--key", key).code == 0
+
+
+@pytest.fixture
+def crashed(tmp_path: Path) -> States:
+    """Folders of a single model, one for each moment of a crash."""
+    states = States(tmp_path, sharded=False)
+    killed_at_every_step("embed", states.pristine, tmp_path / "work", states.name, states.key)
+    return states
+
+
+def test_damaged_journal(crashed: States, tmp_path: Path) -> None:
+    folders = sorted((tmp_path / "work").iterdir())
+    for ending in (".nmjournal", ".nmjournal.done"):
+        folder = next(f for f in folders if (f / f"model.safetensors{ending}").exists())
+        journal, model = folder / f"model.safetensors{ending}", folder / "model.safetensors"
+        whole, weights = journal.read_bytes(), model.read_bytes()
+        cases = [whole[:n] for n in (0, 1, 8, 16, 40, 1000, len(whole) - 1)]
+        cases += [bytes(len(whole)), whole + b"x", whole[:100] + b"?" + whole[101:]]
+        for damaged in cases:
+            journal.write_bytes(damaged)
+            for command in (("recover", model), ("inspect", model)):
+                assert "damaged" in call(*command).failed(3, "InterruptedEmbedError")
+            call("verify", model, "--key", crashed.key).failed(3, "InterruptedEmbedError")
+            assert model.read_bytes() == weights
+            assert journal.read_bytes() == damaged
+        journal.write_bytes(whole)
+        assert call("recover", model).code == 0
+
+
+def test_recover_in_words(crashed: States, tmp_path: Path) -> None:
+    folders = sorted((tmp_path / "work").iterdir())
+    folder = next(f for f in folders if list(f.glob("*.nmjournal")))
+    told = call("recover", folder / crashed.name, "--json").json
+    assert told["recovered"] is True
+    assert "old weights are back" in told["message"]
+    told = call("recover", folder / crashed.name, "--json").json
+    assert told == {"recovered": False, "message": None}
+    call("recover", folder / "no.safetensors").failed(3, "CheckpointError")
+
+
+def test_one_file_of_a_folder(crashed: States, tmp_path: Path) -> None:
+    # the file's journal speaks for the folder, and the folder's for the file
+    folders = sorted((tmp_path / "work").iterdir())
+    folder = next(f for f in folders if list(f.glob("*.nmjournal")))
+    model = folder / crashed.name
+    line = call("verify", folder, "--key", crashed.key).failed(3, "InterruptedEmbedError")
+    assert f"neuralmark recover {model}" in line
+    Path(f"{model}.nmjournal").rename(folder / ".neuralmark.nmjournal")
+    line = call("verify", model, "--key", crashed.key).failed(3, "InterruptedEmbedError")
+    assert f"'neuralmark recover {folder}'" in line
