@@ -24,6 +24,8 @@ Mutation = Callable[[bytes, random.Random], bytes]
 
 def mutate(data: bytes, others: Sequence[bytes], rng: random.Random) -> bytes:
     """One to four mutations; now and then a splice with another seed."""
+    if rng.random() < 0.02 and b'"log2_n"' in data:
+        return scrypt_costs(data, rng)
     if rng.random() < 0.05:
         return splice(data, rng.choice(others), rng)
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 4))):
@@ -161,6 +163,17 @@ def payload_json(data: bytes, rng: random.Random) -> bytes:
         return whole_json(data, rng)
     changed = len(text).to_bytes(8, "little") + text + payload[8 + length :]
     outer["payload"] = base64.b64encode(changed).decode()
+    return json.dumps(outer).encode()
+
+
+def scrypt_costs(data: bytes, rng: random.Random) -> bytes:
+    """Other costs in an encrypted key file, around every limit."""
+    try:
+        outer = json.loads(data)
+        outer["protection"]["log2_n"] = rng.choice((9, 10, 11, 12, 15, 16, 17, 20, 21))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return whole_json(data, rng)
+    outer["protection"] |= {"r": rng.choice((0, 1, 2, 8, 33)), "p": rng.choice((0, 1, 2, 17))}
     return json.dumps(outer).encode()
 
 

@@ -245,8 +245,12 @@ def show(report: Report, total: Outcome) -> None:
     whole = [sum(total.counts[name, result] for name in formats) for result in results]
     short = [result.removesuffix("Error") for result in results]
     report.table(["format", *short], [*rows, ["all", *whole]])
-    for offence in total.offences[:40]:
-        report.note(offence)
+    kinds: dict[str, list[str]] = {}
+    for offence in total.offences:
+        stem, _, what = offence.partition(": ")
+        kinds.setdefault(what, []).append(stem)
+    for what, stems in kinds.items():
+        report.note(f"{len(stems)} times {what} (first: {min(stems)})")
 
 
 def main(arguments: list[str] | None = None) -> int:

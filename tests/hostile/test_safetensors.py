@@ -242,7 +242,7 @@ def test_signalling_nan(path: Path, tmp_path: Path) -> None:
         verify(path, Key.load(plain_key(tmp_path / "k.nmkey")))
 
 
-def test_huge_numbers_cost_no_time(path: Path, tmp_path: Path) -> None:
+def test_huge_numbers(path: Path, tmp_path: Path) -> None:
     key = plain_key(tmp_path / "k.nmkey")
     secret = Key.load(key).at((("a", (128, 128)),))
     free = np.setdiff1d(np.arange(128 * 128), Carriers.of(secret, 128 * 128).positions())
@@ -250,10 +250,8 @@ def test_huge_numbers_cost_no_time(path: Path, tmp_path: Path) -> None:
     weights.flat[free[:10]] = 1e300
     save_file({"a": weights}, path)
     assert call("verify", path, "--key", key).code == 1
-    result = call("embed", path, "--key", key, "--in-place")
-    assert result.code in (0, 2, 3)
     save_file({"a": np.full((128, 128), 3e38, np.float32) * gaussian(128, 128)}, path)
-    assert call("embed", path, "--key", key, "--in-place").code in (0, 2, 3)
+    assert call("embed", path, "--key", key, "--in-place").code == 0
 
 
 def test_memory_is_bounded(path: Path) -> None:

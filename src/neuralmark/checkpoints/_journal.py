@@ -200,12 +200,14 @@ def _check(path: Path, header: dict[str, Any], size: int) -> None:
         total += length
     if total != size:
         raise ValueError("its ranges do not fit its size")
-    name = header["claim_file"]
+    name, claim = header["claim_file"], header["claim"]
+    if not isinstance(name, str) or not isinstance(claim, str):
+        raise ValueError("its claim is no text")
     stem = "neuralmark" if path.is_dir() else path.name
     named = name.startswith(f"{stem}.") and name.endswith(".claim.json")
     if not named or name != Path(name).name:
         raise ValueError("it names what is no claim of the model")
-    Claim.loads(header["claim"], "its claim")
+    Claim.loads(claim, "its claim")
 
 
 def _restore(path: Path, journal: Path) -> None:

@@ -84,7 +84,22 @@ def locate(
     placement = placement_of(chosen)
     mark = key.at(placement)
     carriers = require_carriers(mark, placement)
-    return Site(live, key, placement, mark, carriers, sources_of(chosen, live, carriers))
+    sources = sources_of(chosen, live, carriers)
+    return Site(live, key, placement, mark, carriers, sources, _owners(live, chosen))
+
+
+def _owners(
+    live: LiveModel, chosen: Sequence[Tensor]
+) -> list[tuple[torch.nn.Module, str, torch.Tensor]]:
+    owners = []
+    for tensor in chosen:
+        path, _, name = tensor.info.name.rpartition(".")
+        if tensor.info.name in live.derived:
+            continue
+        owner = live.module.get_submodule(path)
+        if name in owner._parameters:
+            owners.append((owner, name, live.state[tensor.info.name]))
+    return owners
 
 
 def unwrap(optimizer: Any) -> torch.optim.Optimizer:

@@ -11,10 +11,10 @@ from neuralmark.attempts import Attempt
 from neuralmark.core import imprint, readout
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Float, Mark, Placement
-from neuralmark.errors import ParameterError, UnsuitableTensorError, UsageError
+from neuralmark.errors import InfeasibleError, ParameterError, UnsuitableTensorError, UsageError
 from neuralmark.keyfile import Key
 from neuralmark.records import Claim
-from neuralmark.training.layout import hand_on, leads
+from neuralmark.training.layout import Peers, hand_on, leads
 from neuralmark.training.live import LiveModel, LiveSuspect, Pools, pool, reading_of
 from neuralmark.training.sources import Source
 from neuralmark.verification import find
@@ -41,6 +41,8 @@ class Site:
     mark: Mark
     carriers: Carriers
     sources: Sequence[Source]
+    owners: Sequence[tuple[torch.nn.Module, str, torch.Tensor]] = ()
+    """Modules and names of the marked parameters, to see when one is replaced."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,11 @@ class LiveMark:
         self._site = site
         self._hooks: list[Any] = []
         self._on_detach: list[Callable[[], None]] = []
-        self._last: State | None = None
+        self._last: Pools | None = None
         self._matrices: dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, ...]] = {}
         self._solver: imprint.LeastChange | None = None
+        if self._sharded():  # so that one process alone can read it before the first step
+            self._last = self._pools()
 
     # What the user reads.
 
@@ -92,8 +96,8 @@ class LiveMark:
     def measure(self) -> State:
         """Read the mark now. On a sharded model all processes must call it."""
         with _exact(self._device()):
-            self._last = self._state(self._pools())
-        return self._last
+            self._last = self._pools()
+            return self._state(self._last)
 
     def loss_term(self) -> torch.Tensor:
         """Strength times embedding loss, differentiable, to add to your own loss (mode "loss")."""
@@ -199,8 +203,7 @@ class LiveMark:
             factor: Any = strength if scale is None else strength * scale
             for source in site.sources:
                 source.push(share.index_select(0, self._owner(source)), factor)
-            if self._sharded():
-                self._last = self._state(found)
+            self._last = found
             loss: torch.Tensor = strength * readout.loss(z, bits)
         return loss
 
@@ -223,6 +226,7 @@ class LiveMark:
                 goal = self.settings.strength * reading.sigma_z
 
             def realise(shift: Float, unevenly: bool) -> Float:
+                nonlocal found
                 for source, values in zip(site.sources, before, strict=True):
                     change = torch.from_numpy(shift).to(values)
                     change = change.index_select(0, self._owner(source))
@@ -231,27 +235,28 @@ class LiveMark:
                         change = change * torch.from_numpy(factors).to(values)
                     source.write(values + change)
                 if exact:
+                    found = shifted(reading, shift, like=found)
                     return reading.pooled + shift
-                return reading_of(self._pools(), site.carriers).pooled
+                found = self._pools()
+                return reading_of(found, site.carriers).pooled
 
             decide = _agreed(imprint.lacking(self._solver, goal), self._deciders())
             imprint.settle(reading.pooled, decide, realise)
-            if self._sharded():
-                self._last = self._state(self._pools())
+            self._last = found
 
     # Machinery.
 
     def _now(self) -> State:
         if self._last is None or not self._sharded():
             return self.measure()
-        return self._last
+        return self._state(self._last)
 
     def _sharded(self) -> bool:
         return any(source.layout.sharded for source in self._site.sources)
 
-    def _deciders(self) -> tuple[Any, ...]:
-        groups = [group for source in self._site.sources for group in source.layout.agree]
-        return tuple(dict.fromkeys(groups))
+    def _deciders(self) -> tuple[Peers, ...]:
+        peers = [each for source in self._site.sources for each in source.layout.agree]
+        return tuple(dict.fromkeys(peers))
 
     def _pools(self) -> Pools:
         site = self._site
@@ -288,12 +293,12 @@ class LiveMark:
         """The module must still hold the tensors that were attached to (shards come and go)."""
         if self._sharded():
             return
-        for source in self._site.sources:
-            for tensor in source.parameters():
-                if tensor.device.type == "meta":
-                    raise UnsuitableTensorError(
-                        f"{source.name!r} moved to the meta device: detach the mark first"
-                    )
+        for owner, name, tensor in self._site.owners:
+            if owner._parameters.get(name) is not tensor:
+                raise UnsuitableTensorError(
+                    f"the parameter {name!r} of {type(owner).__name__} was replaced since the mark"
+                    " was attached: detach the mark and attach it again"
+                )
 
 
 def _agreed(decide: imprint.Decide, groups: tuple[Any, ...]) -> imprint.Decide:

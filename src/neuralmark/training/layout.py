@@ -1,5 +1,6 @@
 """Where a process's part of a tensor lies in the whole: plain tensors and DTensor shards."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +16,24 @@ Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Peers:
+    """Processes that hold other parts or replicas, and the kind of device they talk through."""
+
+    group: Any
+    device: str
+
+
+@dataclass(frozen=True)
 class Layout:
     """The block of a tensor that this process holds, and the groups that hold the other blocks."""
 
     shape: tuple[int, ...]
     offset: tuple[int, ...]
     whole: tuple[int, ...]
-    reduce: tuple[Any, ...] = ()
-    """Process groups over which partial sums are added up."""
-    agree: tuple[Any, ...] = ()
-    """Process groups over which a decision is handed on, one after the other."""
+    reduce: tuple[Peers, ...] = ()
+    """Over whom partial sums are added up, one after the other."""
+    agree: tuple[Peers, ...] = ()
+    """Over whom a decision is handed on, one after the other."""
 
     @property
     def sharded(self) -> bool:
@@ -58,21 +67,44 @@ def layout_of(tensor: torch.Tensor, *, group: Any = None) -> Layout:
     """The layout of a plain tensor (replicated over `group`, if any) or of a DTensor."""
     shape = tuple(tensor.shape)
     if not is_dtensor(tensor):
-        agree = (group,) if group is not None else ()
+        agree = (Peers(group, tensor.device.type),) if group is not None else ()
         return Layout(shape, (0,) * len(shape), shape, agree=agree)
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
     mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
     if any(placement.is_partial() for placement in placements):
         raise UnsuitableTensorError("a tensor that holds partial sums cannot carry a mark")
-    local, offset = compute_local_shape_and_global_offset(shape, mesh, placements)
-    groups = [mesh.get_group(i) for i in range(mesh.ndim)]
-    reduce = tuple(
-        group
-        for group, placement in zip(groups, placements, strict=True)
-        if not placement.is_replicate()
-    )
-    return Layout(tuple(local), tuple(offset), shape, reduce, tuple(groups))
+    block, offset = _block(shape, mesh, placements)
+    if block != tuple(local(tensor.detach()).shape):
+        raise UnsuitableTensorError(f"a tensor sharded as {placements} cannot carry a mark")
+    shared = [i for i in range(mesh.ndim) if mesh.size(i) > 1]
+    peers = {i: Peers(mesh.get_group(i), mesh.device_type) for i in shared}
+    reduce = tuple(peers[i] for i in shared if not placements[i].is_replicate())
+    return Layout(block, offset, shape, reduce, tuple(peers.values()))
+
+
+def _block(
+    whole: tuple[int, ...], mesh: Any, placements: Any
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and offset of this process's block: every axis is cut as torch.chunk does.
+
+    Mesh dimensions cut from left to right; but FSDP over tensor parallel cuts what the latter has
+    left, which torch writes as a strided shard at the left (its is_shard() is False since 2.9).
+    """
+    shape, offset = list(whole), [0] * len(whole)
+    strided = [i for i in range(mesh.ndim) if hasattr(placements[i], "split_factor")]
+    plain = [i for i in range(mesh.ndim) if i not in strided and not placements[i].is_replicate()]
+    for i in plain + strided[::-1]:
+        axis, parts = placements[i].dim, mesh.size(i)
+        if i in strided and placements[i].split_factor != math.prod(
+            mesh.size(j)
+            for j in range(i + 1, mesh.ndim)
+            if not placements[j].is_replicate() and placements[j].dim == axis
+        ):
+            raise UnsuitableTensorError(f"a tensor sharded as {placements} cannot carry a mark")
+        size = -(-shape[axis] // parts)
+        low = min(size * mesh.get_local_rank(i), shape[axis])
+        offset[axis] += low
+        shape[axis] = min(size, shape[axis] - low)
+    return tuple(shape), tuple(offset)
 
 
 def is_dtensor(tensor: torch.Tensor) -> bool:
@@ -88,18 +120,29 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def add_up(sums: torch.Tensor, groups: tuple[Any, ...]) -> None:
+def add_up(sums: torch.Tensor, peers: tuple[Peers, ...], op: Any = dist.ReduceOp.SUM) -> None:
     """Add partial sums over all processes that hold other parts, in place."""
-    for group in groups:
-        dist.all_reduce(sums, group=group)
+    for each in peers:
+        sent = _within_reach(sums, each)
+        dist.all_reduce(sent, op, group=each.group)
+        if sent is not sums:
+            sums.copy_(sent)
 
 
-def hand_on(values: torch.Tensor, groups: tuple[Any, ...]) -> None:
+def hand_on(values: torch.Tensor, peers: tuple[Peers, ...]) -> None:
     """Give every process the first one's values, in place."""
-    for group in groups:
-        dist.broadcast(values, src=dist.get_global_rank(group, 0), group=group)
+    for each in peers:
+        sent = _within_reach(values, each)
+        dist.broadcast(sent, src=dist.get_global_rank(each.group, 0), group=each.group)
+        if sent is not values:
+            values.copy_(sent)
 
 
-def leads(groups: tuple[Any, ...]) -> bool:
+def leads(peers: tuple[Peers, ...]) -> bool:
     """Whether this process decides for the others."""
-    return all(dist.get_rank(group) == 0 for group in groups)
+    return all(dist.get_rank(each.group) == 0 for each in peers)
+
+
+def _within_reach(values: torch.Tensor, peers: Peers) -> torch.Tensor:
+    """The values where the group can send them from: NCCL, say, knows no memory of the CPU."""
+    return values if values.device.type == peers.device else values.to(peers.device)

@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from neuralmark.placement import Tensor, catalogue_of
 from neuralmark.reading import Progress, Reading
 from neuralmark.records import Digest
 from neuralmark.training.derived import derived_of
-from neuralmark.training.layout import Layout, add_up, layout_of, local
+from neuralmark.training.layout import Layout, Peers, add_up, layout_of, local
 from neuralmark.training.sources import Direct, Source
 
 DTYPES = {
@@ -46,8 +47,25 @@ def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
         raise ParameterError(
             f"expected a torch.nn.Module or the path of a checkpoint, not {type(model).__name__}"
         )
+    if _of_kind(model, "FullyShardedDataParallel"):
+        raise UnsuitableTensorError(
+            "FullyShardedDataParallel (FSDP1) flattens the weights, and they cannot be marked:"
+            " shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead"
+        )
     state = model.state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def _of_kind(model: torch.nn.Module, name: str) -> list[Any]:
+    """The wrappers of torch.distributed of this name; imports nothing that was not already."""
+    return [
+        module
+        for module in model.modules()
+        if any(
+            kind.__name__ == name and kind.__module__.startswith("torch.")
+            for kind in type(module).__mro__
+        )
+    ]
 
 
 def sources_of(tensors: Iterable[Tensor], model: "LiveModel", carriers: Carriers) -> list[Source]:
@@ -68,7 +86,9 @@ class LiveModel:
         self.module = model
         self.state = state_of(model)
         self.derived = derived_of(model)
-        self.group = getattr(model, "process_group", None)
+        self.group: Any = next(
+            (module.process_group for module in _of_kind(model, "DistributedDataParallel")), None
+        )
         """The processes over which DistributedDataParallel keeps the module equal."""
 
     def tensors(self) -> list[Tensor]:
@@ -116,24 +136,24 @@ def pool(sources: Sequence[Source], carriers: Carriers, values: Sequence[torch.T
     if not any(source.layout.sharded for source in sources):
         together = torch.cat(list(values))
         return Pools(readout.pool(together, k, carriers.pooling), (together * together).sum())
-    device, dtype = values[0].device, values[0].dtype
-    sums = torch.zeros(k + 1, dtype=dtype, device=device)
-    for groups, part in _by_groups(sources, values):
+    dtype = reduce(torch.promote_types, (given.dtype for given in values))
+    sums = torch.zeros(k + 1, dtype=dtype, device=values[0].device)
+    for peers, part in _by_peers(sources, values):
         partial = torch.zeros_like(sums)
         for source, given in part:
             owner = source.pools(k, carriers.per_pool, carriers.pooling)
-            partial[:k].index_add_(0, owner, given)
+            partial[:k].index_add_(0, owner, given.to(dtype))
             partial[k] += (given * given).sum()
-        add_up(partial, groups)
+        add_up(partial, peers)
         sums += partial
     return Pools(sums[:k] / carriers.per_pool, sums[k])
 
 
-def _by_groups(
+def _by_peers(
     sources: Sequence[Source], values: Sequence[torch.Tensor]
-) -> Iterator[tuple[tuple[Any, ...], list[tuple[Source, torch.Tensor]]]]:
+) -> Iterator[tuple[tuple[Peers, ...], list[tuple[Source, torch.Tensor]]]]:
     """Sources together with those that are sharded over the same processes: one sum for all."""
-    parts: dict[tuple[Any, ...], list[tuple[Source, torch.Tensor]]] = {}
+    parts: dict[tuple[Peers, ...], list[tuple[Source, torch.Tensor]]] = {}
     for source, given in zip(sources, values, strict=True):
         parts.setdefault(source.layout.reduce, []).append((source, given))
     yield from parts.items()

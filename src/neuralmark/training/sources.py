@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from neuralmark.errors import UnsuitableTensorError
-from neuralmark.training.layout import Index, Layout, local
+from neuralmark.training.layout import Index, Layout, is_dtensor, local
 
 
 class Source(Protocol):
@@ -103,8 +103,7 @@ class Direct(_Base):
     @torch.no_grad()
     def push(self, gradients: torch.Tensor, scale: float | torch.Tensor) -> None:
         """Add to .grad, making it where there is none."""
-        if self.tensor.grad is None:
-            self.tensor.grad = torch.zeros_like(self.tensor)
+        self.tensor.grad = _placed_like(self.tensor)
         target = local(self.tensor.grad)
         index = self._index()
         with _flat(target) as flat:
@@ -188,6 +187,20 @@ class _flat:  # noqa: N801 - a context manager used like a function
     def __exit__(self, *failure: object) -> None:
         if self._copy is not None and failure[0] is None:
             self._tensor.copy_(self._copy)
+
+
+def _placed_like(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's gradient (zero where there is none), sharded as the tensor itself is.
+
+    A replicated DTensor fed with sharded inputs leaves partial sums that nobody has added yet.
+    """
+    gradient = tensor.grad
+    if gradient is None:
+        return torch.zeros_like(tensor)
+    if not is_dtensor(tensor) or gradient.placements == tensor.placements:  # type: ignore[attr-defined]
+        return gradient
+    moved: torch.Tensor = gradient.redistribute(placements=tensor.placements)  # type: ignore[attr-defined]
+    return moved
 
 
 def _wide(values: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,42 @@
+"""Tiny runs of the benchmarks that need nothing but the library, so that they do not rot."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(module: str, *arguments: str, cwd: Path) -> dict[str, object]:
+    """Run a benchmark with --json from another folder; its exit code must be 0."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+    command = [sys.executable, "-m", f"benchmarks.{module}", "--json", *arguments]
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_fuzzing_finds_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("torch")  # makes the seeds of the torch formats
+    document = run("fuzz", "--inputs", "3400", "--processes", "1", cwd=tmp_path)
+    assert document["passed"]
+
+
+def test_random_keys_are_fair_coins(tmp_path: Path) -> None:
+    document = run("random_keys", "--keys", "1000", "--processes", "1", cwd=tmp_path)
+    assert document["passed"]
+
+
+def test_survival_on_a_small_tensor(tmp_path: Path) -> None:
+    document = run("survival", "--side", "2048", "--keys", "1", cwd=tmp_path)
+    tables = document["tables"]
+    assert isinstance(tables, list)
+    assert len(tables) == 2
