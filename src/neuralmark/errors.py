@@ -32,6 +32,10 @@ class NeuralMarkError(Exception):
     exit_code = 3
 
 
+class NeuralMarkWarning(UserWarning):
+    """What is asked for works, but may not be what is wanted."""
+
+
 class UsageError(NeuralMarkError):
     """The call is off: wrong names, values or paths."""
 

@@ -1,5 +1,7 @@
 """Importing a key matrix made elsewhere (a raw key), to check marks made elsewhere."""
 
+import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,13 @@ from neuralmark.errors import KeyFileError, ParameterError
 from neuralmark.keyfile import Key
 
 NPY_MAGIC = b"\x93NUMPY"
+_MAX_NPY_HEADER = 4096
+_NPY = re.compile(
+    rb"\x93NUMPY(?:\x01\x00|[\x02\x03]\x00(?=....\{))(?P<length>..(?:..)?)"
+    rb"\{'descr': '(?P<descr>[ -&(-~]{1,32})', "
+    rb"'fortran_order': (?P<fortran>True|False), 'shape': \((?P<shape>[0-9, ]{0,300})\), \} *\n",
+    re.DOTALL,
+)
 
 
 def import_key(path: str | Path, *, rounds: int, pooling: str = "strided") -> Key:
@@ -59,13 +68,22 @@ def _check_bits(path: Path, stored: bytes, key: Key) -> None:
 
 
 def _npy(path: Path) -> npt.NDArray[np.float32]:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError, SyntaxError, OverflowError, RecursionError) as error:
-        raise KeyFileError(f"{path}: not a readable .npy file ({error})") from None
-    if array.size > MAX_ENTRIES:
-        raise ParameterError(f"{path}: K has {array.size:,} entries, above {MAX_ENTRIES:,}")
-    return np.array(array)
+    """The matrix in a .npy file; its header is matched, never evaluated."""
+    with path.open("rb") as file:
+        match = _NPY.match(file.read(_MAX_NPY_HEADER))
+    start = match.end("length") if match else 0
+    if match is None or int.from_bytes(match["length"], "little") != match.end() - start:
+        raise KeyFileError(f"{path}: not a .npy file as numpy writes it")
+    descr, fortran, lengths = match["descr"].decode("ascii"), match["fortran"], match["shape"]
+    shape = tuple(int(length) for length in lengths.replace(b",", b" ").split())
+    if descr != "<f4" or len(shape) != 2:
+        raise ParameterError(f"{path}: K must be a float32 matrix, not {descr} of shape {shape}")
+    if math.prod(shape) > MAX_ENTRIES:
+        raise ParameterError(f"{path}: K has over {MAX_ENTRIES:,} entries")
+    if path.stat().st_size != match.end() + 4 * math.prod(shape):
+        raise KeyFileError(f"{path}: is cut off, or has bytes added at the end")
+    values = np.fromfile(path, "<f4", offset=match.end())
+    return values.reshape(shape, order="F" if fortran == b"True" else "C")
 
 
 def _bytes(checkpoint: Checkpoint, name: str, limit: int) -> bytes:

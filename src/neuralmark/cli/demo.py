@@ -36,6 +36,15 @@ def command(ctx: click.Context, folder: Path, as_json: bool) -> None:
                 "strength": outcome.strength,
                 "change_relative": outcome.change_relative,
                 "rows": [asdict(row) for row in outcome.rows],
+                "trained": [
+                    {
+                        "name": run.name,
+                        "history": [vars(epoch) for epoch in run.history],
+                        "moved": run.moved,
+                        "verdict": run.verdict.to_dict() if run.verdict else None,
+                    }
+                    for run in outcome.trained
+                ],
                 "report": str(folder / "report.html"),
             }
         )
@@ -50,6 +59,20 @@ def command(ctx: click.Context, folder: Path, as_json: bool) -> None:
         for row in outcome.rows
     ]
     output.table(["state", "accuracy", "bits", "verdict"], rows, numeric=(1, 2))
+    output.table(
+        ["trained", "accuracy", "bits", "verdict", "weights moved"],
+        [
+            [
+                run.name,
+                output.percent(run.history[-1].accuracy),
+                "-" if run.verdict is None else f"{run.verdict.matched}/{run.verdict.bits}",
+                "-" if run.verdict is None else run.verdict.status,
+                output.percent(run.moved, 1),
+            ]
+            for run in outcome.trained
+        ],
+        numeric=(1, 2, 4),
+    )
     verdict, foreign = outcome.verdict, outcome.foreign
     output.panel(
         "A mark in a small network",

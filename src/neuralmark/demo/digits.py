@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from neuralmark.errors import MissingExtraError
+from neuralmark.keyfile import Key
+from neuralmark.records import Claim
 
 try:
     import torch
@@ -14,6 +16,8 @@ except ImportError as error:  # the base install has neither
     raise MissingExtraError(
         f"the demo needs {error.name}: pip install 'neuralmark[demo]'"
     ) from None
+
+from neuralmark.training.attach import attach
 
 HIDDEN = 1024
 EPOCHS = 12
@@ -60,21 +64,53 @@ def network() -> torch.nn.Module:
     )
 
 
-def train(digits: Digits, *, seed: int = 0, epochs: int = EPOCHS) -> torch.nn.Module:
-    """Plain training, as any owner would do it."""
+@dataclass(frozen=True)
+class Epoch:
+    """How training stood after one epoch; loss and rate of the mark where there is one."""
+
+    accuracy: float
+    loss: float | None = None
+    rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training run."""
+
+    state: dict[str, torch.Tensor]
+    history: tuple[Epoch, ...]
+    moved: float
+    """How far the weights moved, relative to where they began."""
+    claim: Claim | None = None
+
+
+def train(digits: Digits, *, key: Key | None = None, mode: str = "gradient", seed: int = 0) -> Run:
+    """Plain training, as any owner would do it; with a key, one line more."""
     torch.manual_seed(seed)
     model = network()
+    start = _flat(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(epochs):
-        order = torch.randperm(len(digits.train_x))
-        for batch in order.split(BATCH):
-            loss = torch.nn.functional.cross_entropy(
-                model(digits.train_x[batch]), digits.train_y[batch]
-            )
+    mark = None if key is None else attach(model, optimizer, key, mode=mode)
+    history = []
+    for _ in range(EPOCHS):
+        for batch in torch.randperm(len(digits.train_x)).split(BATCH):
+            scores = model(digits.train_x[batch])
+            loss = torch.nn.functional.cross_entropy(scores, digits.train_y[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    return model
+        reached = accuracy(model.state_dict(), digits)
+        history.append(Epoch(reached, mark.loss, mark.rate) if mark else Epoch(reached))
+    claim = None
+    if mark is not None:
+        claim = mark.claim()
+        mark.detach()
+    moved = float((_flat(model) - start).norm() / start.norm())
+    return Run(model.state_dict(), tuple(history), moved, claim)
+
+
+def _flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
 def accuracy(state: dict[str, torch.Tensor], digits: Digits) -> float:

@@ -1,6 +1,8 @@
 """The demo's report: pure functions of what was measured."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from neuralmark.records import Verdict
 from neuralmark.reports import page, svg
@@ -25,6 +27,32 @@ class Curve:
     rate: tuple[tuple[float, float], ...]
 
 
+class Epoch(Protocol):
+    """How training stood after one epoch."""
+
+    @property
+    def accuracy(self) -> float:
+        """On the test images."""
+
+    @property
+    def loss(self) -> float | None:
+        """The embedding loss, where there is a mark."""
+
+    @property
+    def rate(self) -> float | None:
+        """Share of matching bits, where there is a mark."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training run, with the verdict on its saved file where it had a mark."""
+
+    name: str
+    history: Sequence[Epoch]
+    moved: float
+    verdict: Verdict | None
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Everything the demo measured."""
@@ -36,6 +64,7 @@ class Outcome:
     foreign: Verdict
     rows: tuple[Row, ...]
     curves: tuple[Curve, ...]
+    trained: tuple[Trained, ...]
 
 
 def demo_page(outcome: Outcome) -> str:
@@ -70,7 +99,46 @@ def demo_page(outcome: Outcome) -> str:
     parts += [
         page.section(f"As {curve.label} grows", _plot(curve, verdict)) for curve in outcome.curves
     ]
+    parts.append(page.section("Marked while training", _training(outcome)))
     return page.page("NeuralMark demo", "\n".join(parts))
+
+
+def _training(outcome: Outcome) -> str:
+    """Accuracy, embedding loss and rate over the epochs, and where the runs ended."""
+    rows = [
+        [
+            page.text(run.name),
+            f"{100 * run.history[-1].accuracy:.2f} %",
+            "-" if run.verdict is None else f"{run.verdict.matched} of {run.verdict.bits}",
+            "-" if run.verdict is None else _said(run.verdict.verified),
+            f"{100 * run.moved:.1f} %",
+        ]
+        for run in outcome.trained
+    ]
+    head = ["run", "test accuracy", "bits matched", "verdict", "weights moved by"]
+    marked = [run for run in outcome.trained if run.verdict is not None]
+    return "\n".join(
+        [
+            page.paragraphs(
+                "The same network trained three times from the same start: plainly, with the"
+                " paper's term added to the gradient, and with every bit kept at its margin by"
+                " projection after each step."
+            ),
+            page.table(head, rows),
+            _over_epochs(outcome.trained, "accuracy", "test accuracy"),
+            _over_epochs(marked, "loss", "embedding loss"),
+            _over_epochs(marked, "rate", "share of bits matched"),
+        ]
+    )
+
+
+def _over_epochs(runs: Sequence[Trained], what: str, label: str) -> str:
+    series = [
+        svg.Series(run.name, [(i + 1.0, getattr(e, what)) for i, e in enumerate(run.history)])
+        for run in runs
+    ]
+    drawing = svg.line_plot(series, ("epoch", label), f"{label} after each epoch")
+    return page.figure(drawing, page.text(f"{label} after each epoch"))
 
 
 def _table(outcome: Outcome) -> str:

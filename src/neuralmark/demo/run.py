@@ -6,8 +6,8 @@ from pathlib import Path
 
 from neuralmark import files
 from neuralmark.demo import damage, digits
-from neuralmark.demo.page import Curve, Outcome, Row, demo_page
-from neuralmark.embedding import embed
+from neuralmark.demo.page import Curve, Outcome, Row, Trained, demo_page
+from neuralmark.embedding import claim_path, embed
 from neuralmark.keyfile import Key
 from neuralmark.records import Verdict
 from neuralmark.reports.verdict import verdict_page
@@ -43,7 +43,8 @@ def run(folder: Path, say: Say) -> Outcome:
     original, marked = folder / "model.safetensors", folder / "marked.safetensors"
     data = digits.load()
     say(f"training a small network on {len(data.train_x):,} handwritten digits")
-    state = digits.train(data).state_dict()
+    clean = digits.train(data)
+    state = clean.state
     digits.save(state, original)
 
     say("drawing a key and writing its mark into the finished checkpoint")
@@ -67,6 +68,10 @@ def run(folder: Path, say: Say) -> Outcome:
         _curve(bench, marked_state, "prune", "share of weights set to zero", PRUNED_SHARES),
     )
     files.remove(folder / "damaged.safetensors")
+    trained = [Trained("without a mark", clean.history, clean.moved, None)]
+    for mode in ("gradient", "projection"):
+        say(f"training it again with the mark in the loop: {mode} mode")
+        trained.append(_train_marked(folder, data, key, mode))
     outcome = Outcome(
         embedding.strength,
         embedding.change_relative,
@@ -75,10 +80,20 @@ def run(folder: Path, say: Say) -> Outcome:
         foreign,
         tuple(rows),
         curves,
+        tuple(trained),
     )
     files.write_text(folder / "verdict.html", verdict_page(verdict), overwrite=True)
     files.write_text(folder / "report.html", demo_page(outcome), overwrite=True)
     return outcome
+
+
+def _train_marked(folder: Path, data: digits.Digits, key: Key, mode: str) -> Trained:
+    run = digits.train(data, key=key, mode=mode)
+    path = folder / f"trained-{mode}.safetensors"
+    digits.save(run.state, path)
+    assert run.claim is not None
+    run.claim.save(claim_path(path), overwrite=True)
+    return Trained(f"{mode} mode", run.history, run.moved, verify(path, key, claim=run.claim))
 
 
 def _curve(

@@ -1,5 +1,6 @@
 """`attach`: one line that puts a mark into a training loop."""
 
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from neuralmark.errors import (
+    NeuralMarkWarning,
     ParameterError,
     TooFewCarriersError,
     UnsuitableTensorError,
@@ -19,6 +21,7 @@ from neuralmark.reading import require_carriers
 from neuralmark.training.derived import LORA_DELTA
 from neuralmark.training.handle import MODES, LiveMark, Settings, Site
 from neuralmark.training.live import LiveModel, sources_of
+from neuralmark.training.sources import Direct, Source
 
 TARGETS = ("weights", "lora-delta")
 
@@ -60,7 +63,7 @@ def attach(
         live._hooks.append(inner.register_step_pre_hook(live.before_step))
     elif mode == "projection":
         live._hooks.append(inner.register_step_post_hook(live.after_step))
-        live.project()
+        live.begin()
     return live
 
 
@@ -85,7 +88,26 @@ def locate(
     mark = key.at(placement)
     carriers = require_carriers(mark, placement)
     sources = sources_of(chosen, live, carriers)
+    _warn_of_adapters(model, sources)
     return Site(live, key, placement, mark, carriers, sources, _owners(live, chosen))
+
+
+def _warn_of_adapters(model: torch.nn.Module, sources: Sequence[Source]) -> None:
+    """Adapters are saved without the frozen weights below them, and so without this mark."""
+    if not any(hasattr(module, "peft_config") for module in model.modules()):
+        return
+    frozen = [
+        source.name
+        for source in sources
+        if isinstance(source, Direct) and not source.tensor.requires_grad
+    ]
+    if frozen:
+        warnings.warn(
+            f"{frozen[0]!r} is a frozen weight below an adapter: saving the adapter alone loses the"
+            " mark; save the base model too, or merge first (merge_and_unload)",
+            NeuralMarkWarning,
+            stacklevel=4,
+        )
 
 
 def _owners(
@@ -105,7 +127,7 @@ def _owners(
 def unwrap(optimizer: Any) -> torch.optim.Optimizer:
     """The optimizer that really steps, below Accelerate's and other wrappers."""
     inner, seen = optimizer, 0
-    while not hasattr(inner, "register_step_pre_hook"):
+    while "_optimizer_step_pre_hooks" not in getattr(inner, "__dict__", {}):
         inner, seen = getattr(inner, "optimizer", None), seen + 1
         if inner is None or seen > 8:
             raise ParameterError(

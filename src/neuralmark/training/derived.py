@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 
 from neuralmark.core.carriers import Carriers
 from neuralmark.training.layout import Index, Layout
-from neuralmark.training.sources import Derived
+from neuralmark.training.sources import Derived, wide
 
 LORA_DELTA = "lora_delta"
 """The name under which a layer's LoRA product is marked: MODULE.lora_delta."""
@@ -96,7 +96,7 @@ def _product(
     def at(index: torch.Tensor) -> torch.Tensor:
         row, column = index // columns, index % columns
         outputs, inputs = (column, row) if turned else (row, column)
-        chosen = up.index_select(0, outputs) * down.t().index_select(0, inputs)
-        return scale * chosen.sum(dim=-1)
+        left, right = up.index_select(0, outputs), down.t().index_select(0, inputs)
+        return scale * (wide(left) * wide(right)).sum(dim=-1)
 
     return at

@@ -14,8 +14,8 @@ from neuralmark.core.key import Float, Mark, Placement
 from neuralmark.errors import InfeasibleError, ParameterError, UnsuitableTensorError, UsageError
 from neuralmark.keyfile import Key
 from neuralmark.records import Claim
-from neuralmark.training.layout import Peers, hand_on, leads
-from neuralmark.training.live import LiveModel, LiveSuspect, Pools, pool, reading_of
+from neuralmark.training.layout import Peers, hand_on, leads, local
+from neuralmark.training.live import LiveModel, LiveSuspect, Pools, pool, reading_of, shifted
 from neuralmark.training.sources import Source
 from neuralmark.verification import find
 
@@ -68,6 +68,7 @@ class LiveMark:
         self._last: Pools | None = None
         self._matrices: dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, ...]] = {}
         self._solver: imprint.LeastChange | None = None
+        self._undo: list[tuple[Source, torch.Tensor, int]] = []
         if self._sharded():  # so that one process alone can read it before the first step
             self._last = self._pools()
 
@@ -162,6 +163,11 @@ class LiveMark:
                     " attach with the same key, tensors and settings"
                 )
         self.steps = int(state["steps"])
+        if self.steps:
+            for source, values, version in self._undo:
+                if _version(source) == version:
+                    source.write(values)
+        self._undo.clear()
 
     # What the hooks do.
 
@@ -184,8 +190,21 @@ class LiveMark:
             return args, {**kwargs, "closure": with_term}
         return (args[0], with_term, *args[2:]), kwargs
 
+    def begin(self) -> None:
+        """Project for the first time; `load_state_dict` of a later step takes it back.
+
+        Weights that were loaded before attaching may be from between two projections.
+        """
+        before = [source.values() for source in self._site.sources]
+        self.project()
+        self._undo = [
+            (source, values, _version(source))
+            for source, values in zip(self._site.sources, before, strict=True)
+        ]
+
     def after_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Project the weights so that every bit has its margin again."""
+        self._undo.clear()
         if self.steps % self.settings.every == 0:
             self.project()
         self.steps += 1
@@ -217,7 +236,7 @@ class LiveMark:
         self._check_parameters()
         with _exact(self._device()):
             before = [source.values() for source in site.sources]
-            found = pool(site.sources, site.carriers, before)
+            last = found = pool(site.sources, site.carriers, before)
             reading = reading_of(found, site.carriers)
             if self._solver is None:
                 self._solver = imprint.LeastChange(site.mark)
@@ -226,7 +245,7 @@ class LiveMark:
                 goal = self.settings.strength * reading.sigma_z
 
             def realise(shift: Float, unevenly: bool) -> Float:
-                nonlocal found
+                nonlocal last
                 for source, values in zip(site.sources, before, strict=True):
                     change = torch.from_numpy(shift).to(values)
                     change = change.index_select(0, self._owner(source))
@@ -235,14 +254,14 @@ class LiveMark:
                         change = change * torch.from_numpy(factors).to(values)
                     source.write(values + change)
                 if exact:
-                    found = shifted(reading, shift, like=found)
+                    last = shifted(found, shift, site.carriers.per_pool)
                     return reading.pooled + shift
-                found = self._pools()
-                return reading_of(found, site.carriers).pooled
+                last = self._pools()
+                return reading_of(last, site.carriers).pooled
 
             decide = _agreed(imprint.lacking(self._solver, goal), self._deciders())
             imprint.settle(reading.pooled, decide, realise)
-            self._last = found
+            self._last = last
 
     # Machinery.
 
@@ -301,19 +320,36 @@ class LiveMark:
                 )
 
 
-def _agreed(decide: imprint.Decide, groups: tuple[Any, ...]) -> imprint.Decide:
-    """The first process decides, the others follow, so that no two drift apart."""
-    if not groups:
+def _version(source: Source) -> int:
+    """Counts the writes to the source's parameter: when equal, nothing was loaded into it since."""
+    return local(source.parameters()[0].detach())._version
+
+
+def _agreed(decide: imprint.Decide, peers: tuple[Peers, ...]) -> imprint.Decide:
+    """The first process decides, the others follow (or fail) with it, so that no two drift apart.
+
+    k + 1 numbers are handed on: whether there is a change (or none can be found), and the change.
+    """
+    if not peers:
         return decide
+    none, change, failed = 0.0, 1.0, 2.0
 
     def together(pooled: Float, overshoot: float) -> Float | None:
         message = torch.zeros(len(pooled) + 1, dtype=torch.float64)
-        more = decide(pooled, overshoot) if leads(groups) else None
-        if more is not None:
-            message[0] = 1.0
-            message[1:] = torch.from_numpy(more)
-        hand_on(message, groups)
-        return message[1:].numpy() if message[0] else None
+        failure = InfeasibleError("the first process could not write the mark; see its error")
+        if leads(peers):
+            try:
+                more = decide(pooled, overshoot)
+            except InfeasibleError as error:
+                failure, more = error, None
+                message[0] = failed
+            if more is not None:
+                message[0] = change
+                message[1:] = torch.from_numpy(more)
+        hand_on(message, peers)
+        if message[0] == failed:
+            raise failure
+        return None if message[0] == none else message[1:].numpy()
 
     return together
 

@@ -1,5 +1,6 @@
 """`imprint`: write a mark into a live model at once, as `embed` does into a checkpoint."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -38,13 +39,15 @@ def imprint(
     live = LiveMark(site, Settings("projection", chosen))
     live.project(goal_of(reading.pooled, chosen))
 
-    square, largest = torch.zeros((), dtype=torch.float64), 0.0
+    square = largest = 0.0
     for source, old in zip(site.sources, before, strict=True):
         change = (source.values() - old).double()
-        part = change.square().sum().cpu()
+        part = change.square().sum()
         add_up(part, source.layout.reduce)
-        square += part
-        largest = max(largest, float(change.abs().max()) if len(change) else 0.0)
+        square += float(part)
+        most = torch.cat([change.abs(), change.new_zeros(1)]).max()
+        add_up(most, source.layout.reduce, "MAX")
+        largest = max(largest, float(most))
     claim = live.claim()
     return Embedding(
         output=None,
@@ -53,7 +56,7 @@ def imprint(
         verdict=examine(LiveSuspect(model), key, claim=claim),
         tensors=tuple(name for name, _ in site.placement),
         strength=chosen,
-        change_relative=float(square.sqrt()) / reading.norm,
+        change_relative=math.sqrt(square) / reading.norm,
         change_largest=largest,
         carriers=site.carriers.size,
         weights_per_pool=site.carriers.per_pool,

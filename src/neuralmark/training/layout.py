@@ -120,11 +120,11 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def add_up(sums: torch.Tensor, peers: tuple[Peers, ...], op: Any = dist.ReduceOp.SUM) -> None:
-    """Add partial sums over all processes that hold other parts, in place."""
+def add_up(sums: torch.Tensor, peers: tuple[Peers, ...], how: str = "SUM") -> None:
+    """Add partial sums over all processes that hold other parts, in place; or take "MAX"."""
     for each in peers:
         sent = _within_reach(sums, each)
-        dist.all_reduce(sent, op, group=each.group)
+        dist.all_reduce(sent, getattr(dist.ReduceOp, how), group=each.group)
         if sent is not sums:
             sums.copy_(sent)
 

@@ -159,6 +159,13 @@ def _by_peers(
     yield from parts.items()
 
 
+def shifted(found: Pools, shift: Float, per_pool: int) -> Pools:
+    """What is pooled once `shift` was added to all carriers, pool by pool."""
+    pooled = found.pooled + torch.from_numpy(shift).to(found.pooled)
+    grown = pooled.square().sum() - found.pooled.square().sum()
+    return Pools(pooled, found.squares + per_pool * grown)
+
+
 class LiveSuspect:
     """A live module under examination; sharded modules are read from their shards."""
 

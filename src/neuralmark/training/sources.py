@@ -98,7 +98,7 @@ class Direct(_Base):
         """Gather the carriers."""
         with torch.set_grad_enabled(differentiable):
             flat = local(self.tensor).reshape(-1)
-            return _wide(flat.index_select(0, self._index()))
+            return wide(flat.index_select(0, self._index()))
 
     @torch.no_grad()
     def push(self, gradients: torch.Tensor, scale: float | torch.Tensor) -> None:
@@ -146,7 +146,7 @@ class Derived(_Base):
     def values(self, *, differentiable: bool = False) -> torch.Tensor:
         """Compute the carriers' values; the graph is kept for the next `push`."""
         with torch.enable_grad():
-            values = _wide(self._compute())
+            values = wide(self._compute())
         self._last = values
         return values if differentiable else values.detach()
 
@@ -203,5 +203,6 @@ def _placed_like(tensor: torch.Tensor) -> torch.Tensor:
     return moved
 
 
-def _wide(values: torch.Tensor) -> torch.Tensor:
+def wide(values: torch.Tensor) -> torch.Tensor:
+    """In float32 at least."""
     return values if values.dtype == torch.float64 else values.float()
