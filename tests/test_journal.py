@@ -208,7 +208,7 @@ def test_killed_at_random_moments(tmp_path: Path, sharded: bool) -> None:
         process.send_signal(signal.SIGKILL)
         kills += process.wait(timeout=60) == -signal.SIGKILL
         states.check(folder, "recover")
-    assert kills > 5
+    assert kills > 2
 
 
 def test_two_at_once(tmp_path: Path) -> None:

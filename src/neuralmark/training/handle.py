@@ -11,10 +11,10 @@ from neuralmark.attempts import Attempt
 from neuralmark.core import imprint, readout
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Float, Mark, Placement
-from neuralmark.errors import InfeasibleError, ParameterError, UnsuitableTensorError, UsageError
+from neuralmark.errors import ParameterError, UnsuitableTensorError, UsageError
 from neuralmark.keyfile import Key
 from neuralmark.records import Claim
-from neuralmark.training.layout import Peers, hand_on, leads, local
+from neuralmark.training.layout import Peers, agreed
 from neuralmark.training.live import LiveModel, LiveSuspect, Pools, pool, reading_of, shifted
 from neuralmark.training.sources import Source
 from neuralmark.verification import find
@@ -68,7 +68,7 @@ class LiveMark:
         self._last: Pools | None = None
         self._matrices: dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, ...]] = {}
         self._solver: imprint.LeastChange | None = None
-        self._undo: list[tuple[Source, torch.Tensor, int]] = []
+        self._undo: list[tuple[Source, torch.Tensor, torch.Tensor]] = []
         if self._sharded():  # so that one process alone can read it before the first step
             self._last = self._pools()
 
@@ -164,15 +164,17 @@ class LiveMark:
                 )
         self.steps = int(state["steps"])
         if self.steps:
-            for source, values, version in self._undo:
-                if _version(source) == version:
-                    source.write(values)
+            for source, before, after in self._undo:
+                if torch.equal(source.values(), after):  # else others were loaded since
+                    source.write(before)
         self._undo.clear()
 
     # What the hooks do.
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """Add the gradient before a step, or after each closure that computes gradients."""
+        if _rehearsed(optimizer, kwargs):
+            return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._add_gradient(getattr(optimizer, "grad_scale", None))
@@ -198,12 +200,14 @@ class LiveMark:
         before = [source.values() for source in self._site.sources]
         self.project()
         self._undo = [
-            (source, values, _version(source))
+            (source, values, source.values())
             for source, values in zip(self._site.sources, before, strict=True)
         ]
 
-    def after_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def after_step(self, optimizer: Any, _args: Any, kwargs: Any) -> None:
         """Project the weights so that every bit has its margin again."""
+        if _rehearsed(optimizer, kwargs):
+            return
         self._undo.clear()
         if self.steps % self.settings.every == 0:
             self.project()
@@ -259,7 +263,7 @@ class LiveMark:
                 last = self._pools()
                 return reading_of(last, site.carriers).pooled
 
-            decide = _agreed(imprint.lacking(self._solver, goal), self._deciders())
+            decide = agreed(imprint.lacking(self._solver, goal), self._deciders())
             imprint.settle(reading.pooled, decide, realise)
             self._last = last
 
@@ -320,38 +324,16 @@ class LiveMark:
                 )
 
 
-def _version(source: Source) -> int:
-    """Counts the writes to the source's parameter: when equal, nothing was loaded into it since."""
-    return local(source.parameters()[0].detach())._version
+def _rehearsed(optimizer: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a step is taken only to make the optimizer's state.
 
-
-def _agreed(decide: imprint.Decide, peers: tuple[Peers, ...]) -> imprint.Decide:
-    """The first process decides, the others follow (or fail) with it, so that no two drift apart.
-
-    k + 1 numbers are handed on: whether there is a change (or none can be found), and the change.
+    torch.distributed.checkpoint does so before it saves or loads one, with a learning rate of 0.
     """
-    if not peers:
-        return decide
-    none, change, failed = 0.0, 1.0, 2.0
-
-    def together(pooled: Float, overshoot: float) -> Float | None:
-        message = torch.zeros(len(pooled) + 1, dtype=torch.float64)
-        failure = InfeasibleError("the first process could not write the mark; see its error")
-        if leads(peers):
-            try:
-                more = decide(pooled, overshoot)
-            except InfeasibleError as error:
-                failure, more = error, None
-                message[0] = failed
-            if more is not None:
-                message[0] = change
-                message[1:] = torch.from_numpy(more)
-        hand_on(message, peers)
-        if message[0] == failed:
-            raise failure
-        return None if message[0] == none else message[1:].numpy()
-
-    return together
+    if kwargs != {"closure": None}:
+        return False
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    on_device = [isinstance(rate, torch.Tensor) and rate.device.type != "cpu" for rate in rates]
+    return not any(on_device) and all(rate == 0 for rate in rates)
 
 
 def _exact(device: torch.device) -> Any:

@@ -10,7 +10,9 @@ import torch
 from torch import distributed as dist
 
 from neuralmark.core.carriers import Carriers
-from neuralmark.errors import UnsuitableTensorError
+from neuralmark.core.imprint import Decide
+from neuralmark.core.key import Float
+from neuralmark.errors import InfeasibleError, UnsuitableTensorError
 
 Index = npt.NDArray[np.int64]
 
@@ -87,7 +89,7 @@ def _block(
     """Shape and offset of this process's block: every axis is cut as torch.chunk does.
 
     Mesh dimensions cut from left to right; but FSDP over tensor parallel cuts what the latter has
-    left, which torch writes as a strided shard at the left (its is_shard() is False since 2.9).
+    left, which torch writes as a strided shard at the left (whose is_shard() may be False).
     """
     shape, offset = list(whole), [0] * len(whole)
     strided = [i for i in range(mesh.ndim) if hasattr(placements[i], "split_factor")]
@@ -129,7 +131,36 @@ def add_up(sums: torch.Tensor, peers: tuple[Peers, ...], how: str = "SUM") -> No
             sums.copy_(sent)
 
 
-def hand_on(values: torch.Tensor, peers: tuple[Peers, ...]) -> None:
+def agreed(decide: Decide, peers: tuple[Peers, ...]) -> Decide:
+    """The first process decides, the others follow (or fail) with it, so that no two drift apart.
+
+    k + 1 numbers are handed on: whether there is a change (or none can be found), and the change.
+    """
+    if not peers:
+        return decide
+    none, change, failed = 0.0, 1.0, 2.0
+
+    def together(pooled: Float, overshoot: float) -> Float | None:
+        message = torch.zeros(len(pooled) + 1, dtype=torch.float64, device="cpu")
+        failure = InfeasibleError("the first process could not write the mark; see its error")
+        if _leads(peers):
+            try:
+                more = decide(pooled, overshoot)
+            except InfeasibleError as error:
+                failure, more = error, None
+                message[0] = failed
+            if more is not None:
+                message[0] = change
+                message[1:] = torch.from_numpy(more)
+        _hand_on(message, peers)
+        if message[0] == failed:
+            raise failure
+        return None if message[0] == none else message[1:].numpy()
+
+    return together
+
+
+def _hand_on(values: torch.Tensor, peers: tuple[Peers, ...]) -> None:
     """Give every process the first one's values, in place."""
     for each in peers:
         sent = _within_reach(values, each)
@@ -138,7 +169,7 @@ def hand_on(values: torch.Tensor, peers: tuple[Peers, ...]) -> None:
             values.copy_(sent)
 
 
-def leads(peers: tuple[Peers, ...]) -> bool:
+def _leads(peers: tuple[Peers, ...]) -> bool:
     """Whether this process decides for the others."""
     return all(dist.get_rank(each.group) == 0 for each in peers)
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -137,26 +137,32 @@ def pool(sources: Sequence[Source], carriers: Carriers, values: Sequence[torch.T
         together = torch.cat(list(values))
         return Pools(readout.pool(together, k, carriers.pooling), (together * together).sum())
     dtype = reduce(torch.promote_types, (given.dtype for given in values))
-    sums = torch.zeros(k + 1, dtype=dtype, device=values[0].device)
-    for peers, part in _by_peers(sources, values):
-        partial = torch.zeros_like(sums)
-        for source, given in part:
-            owner = source.pools(k, carriers.per_pool, carriers.pooling)
-            partial[:k].index_add_(0, owner, given.to(dtype))
-            partial[k] += (given * given).sum()
-        add_up(partial, peers)
-        sums += partial
+    parts: dict[tuple[Peers, ...], torch.Tensor] = {}
+    for source, given in zip(sources, values, strict=True):
+        fresh = torch.zeros(k + 1, dtype=dtype, device=values[0].device)
+        partial = parts.setdefault(source.layout.reduce, fresh)
+        owner = source.pools(k, carriers.per_pool, carriers.pooling)
+        partial[:k].index_add_(0, owner, given.to(dtype))
+        partial[k] += (given * given).sum()
+    sums = _all(parts)
     return Pools(sums[:k] / carriers.per_pool, sums[k])
 
 
-def _by_peers(
-    sources: Sequence[Source], values: Sequence[torch.Tensor]
-) -> Iterator[tuple[tuple[Peers, ...], list[tuple[Source, torch.Tensor]]]]:
-    """Sources together with those that are sharded over the same processes: one sum for all."""
-    parts: dict[tuple[Peers, ...], list[tuple[Source, torch.Tensor]]] = {}
-    for source, given in zip(sources, values, strict=True):
-        parts.setdefault(source.layout.reduce, []).append((source, given))
-    yield from parts.items()
+def _all(parts: dict[tuple[Peers, ...], torch.Tensor]) -> torch.Tensor:
+    """The sum of all parts, each added up over its own peers, and over none more than once.
+
+    What is sharded over more dimensions of a mesh joins the others once those that it has alone
+    are added up: all in all one message a dimension.
+    """
+    parts = dict(sorted(parts.items(), key=lambda part: -len(part[0])))
+    total = torch.zeros_like(next(iter(parts.values())))
+    while parts:
+        peers = next(iter(parts))
+        sums = parts.pop(peers)
+        within = next((other for other in parts if set(other) <= set(peers)), ())
+        add_up(sums, tuple(each for each in peers if each not in within))
+        parts.get(within, total).add_(sums)
+    return total
 
 
 def shifted(found: Pools, shift: Float, per_pool: int) -> Pools:

@@ -1,0 +1,79 @@
+"""What all integrations do alike: attach, resume, tell the numbers, finish."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neuralmark.errors import NeuralMarkError, NonFiniteError
+from neuralmark.keyfile import Key
+from neuralmark.records import Claim
+from neuralmark.training.attach import attach
+from neuralmark.training.handle import LiveMark
+
+CLAIM_NAME = "neuralmark.claim.json"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `neuralmark.attach` takes besides model and optimizer, kept until both exist."""
+
+    key: Key
+    tensors: Sequence[str] | str
+    mode: str
+    strength: float
+    every: int
+    target: str
+
+    def attach(
+        self, model: torch.nn.Module, optimizer: Any, state: dict[str, Any] | None = None
+    ) -> LiveMark:
+        """Attach, and go on from the saved state of a handle if there is one."""
+        mark = attach(
+            model,
+            optimizer,
+            self.key,
+            tensors=self.tensors,
+            mode=self.mode,
+            strength=self.strength,
+            every=self.every,
+            target=self.target,
+        )
+        if state is not None:
+            try:
+                mark.load_state_dict(state)
+            except NeuralMarkError:
+                mark.detach()
+                raise
+        return mark
+
+
+def numbers(mark: LiveMark) -> dict[str, float]:
+    """What is logged; NaN where the weights are NaN, so that logging never ends a training."""
+    try:
+        now = mark.measure()
+    except NonFiniteError:
+        return dict.fromkeys(
+            ("neuralmark/rate", "neuralmark/loss", "neuralmark/margin"), float("nan")
+        )
+    return {
+        "neuralmark/rate": now.rate,
+        "neuralmark/loss": now.loss,
+        "neuralmark/margin": now.margin,
+    }
+
+
+def finish(mark: LiveMark, path: Path, *, writes: bool) -> Claim:
+    """Restore all margins, detach, and let one process write the claim; every process calls it."""
+    try:
+        if mark.settings.mode == "projection":
+            mark.project()
+        claim = mark.claim()
+    finally:
+        mark.detach()
+    if writes:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        claim.save(path, overwrite=True)
+    return claim

@@ -1,0 +1,58 @@
+"""Accelerate: plain `neuralmark.attach` works on what `prepare` gives; this saves three lines.
+
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+mark = attach(accelerator, model, optimizer, key)       # save_state and load_state include it
+...
+log(accelerator, mark, step)
+finish(accelerator, mark, "output")                     # detaches, writes the claim
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from neuralmark.errors import MissingExtraError
+
+try:
+    from accelerate import Accelerator  # type: ignore[import-untyped]
+except ImportError:
+    raise MissingExtraError(
+        "marking with Accelerate needs it: pip install 'neuralmark[accelerate]'"
+    ) from None
+
+import torch
+
+from neuralmark.integrations import _shared
+from neuralmark.keyfile import Key
+from neuralmark.records import Claim
+from neuralmark.training.handle import LiveMark
+
+
+def attach(
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    optimizer: Any,
+    key: Key,
+    *,
+    tensors: Sequence[str] | str = "auto",
+    mode: str = "gradient",
+    strength: float = 1.0,
+    every: int = 1,
+    target: str = "weights",
+) -> LiveMark:
+    """`neuralmark.attach` on prepared objects; the accelerator saves and loads the mark's state."""
+    options = _shared.Options(key, tensors, mode, strength, every, target)
+    mark = options.attach(model, optimizer)
+    accelerator.register_for_checkpointing(mark)
+    return mark
+
+
+def log(accelerator: Accelerator, mark: LiveMark, step: int | None = None) -> None:
+    """Rate, loss and margin to the accelerator's trackers; every process calls it."""
+    accelerator.log(_shared.numbers(mark), step=step)
+
+
+def finish(accelerator: Accelerator, mark: LiveMark, folder: str | Path) -> Claim:
+    """Detach, and write the claim into the model's folder; every process calls it."""
+    path = Path(folder) / _shared.CLAIM_NAME
+    return _shared.finish(mark, path, writes=accelerator.is_main_process)

@@ -1,0 +1,118 @@
+"""A callback for `transformers.Trainer`.
+
+    trainer = Trainer(model, args, callbacks=[NeuralMarkCallback(key)], ...)
+    trainer.train()                     # neuralmark.claim.json is now in args.output_dir
+    trainer.save_model()
+
+The term is added to the gradients inside the optimizer's step, so it is right with gradient
+accumulation and mixed precision, and comes after the Trainer's clipping (max_grad_norm).
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from neuralmark.errors import MissingExtraError
+
+try:
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_callback import CallbackHandler
+except ImportError:
+    raise MissingExtraError(
+        "marking with transformers' Trainer needs it: pip install 'neuralmark[transformers]'"
+    ) from None
+
+from neuralmark.integrations._shared import CLAIM_NAME, Options, finish, numbers
+from neuralmark.keyfile import Key
+from neuralmark.records import Claim
+from neuralmark.training.handle import LiveMark
+
+
+class NeuralMarkCallback(TrainerCallback):
+    """Train a key's mark into the model; arguments as of `neuralmark.attach`."""
+
+    def __init__(
+        self,
+        key: Key,
+        *,
+        tensors: Sequence[str] | str = "auto",
+        mode: str = "gradient",
+        strength: float = 1.0,
+        every: int = 1,
+        target: str = "weights",
+    ) -> None:
+        """Nothing happens before training begins."""
+        self.mark: LiveMark | None = None
+        self.claim: Claim | None = None
+        self._options = Options(key, tensors, mode, strength, every, target)
+        self._slot = f"neuralmark {key.fingerprint}"
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Attach; after `resume_from_checkpoint`, go on where the saved mark stopped."""
+        self._go_first()
+        if self.mark is not None:  # training was broken off, and begins again
+            self.mark.detach()
+        saved = _slots(state).get(self._slot)
+        self.mark = self._options.attach(kwargs["model"], kwargs["optimizer"], saved)
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Keep the mark's state in the Trainer's, which every checkpoint holds."""
+        if self.mark is not None:
+            _slots(state)[self._slot] = self.mark.state_dict()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Add our numbers to what the Trainer logs of training."""
+        if self.mark is None or logs is None or not logs.keys() & {"loss", "train_loss"}:
+            return
+        ours = numbers(self.mark)
+        logs.update(ours)
+        if state.log_history:  # holds a copy of the logs, made before callbacks are called
+            state.log_history[-1].update(ours)
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Detach, and write the claim beside the model."""
+        if self.mark is not None:
+            path = Path(args.output_dir or ".") / CLAIM_NAME
+            self.claim = finish(self.mark, path, writes=state.is_world_process_zero)
+
+    def _go_first(self) -> None:
+        """Move before the reporters, which are called in order, so that they see our numbers.
+
+        The Trainer puts callbacks after its reporters, and tells them nothing of the list they are
+        in: it is read from the caller. Elsewhere this does nothing.
+        """
+        caller = sys._getframe(2).f_locals.get("self")
+        if isinstance(caller, CallbackHandler) and self in caller.callbacks:
+            caller.callbacks.remove(self)
+            caller.callbacks.insert(0, self)
+
+
+def _slots(state: TrainerState) -> dict[str, Any]:
+    """The states of callbacks, by name, that the Trainer writes to trainer_state.json."""
+    return cast(dict[str, Any], state.stateful_callbacks)
