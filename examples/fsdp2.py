@@ -1,6 +1,6 @@
-"""FSDP2 with a mark: torchrun --nproc-per-node 2 examples/fsdp2.py
+"""A mark in weights that no process has whole (FSDP2).
 
-Every process holds a part of the weights; the mark is trained in from these parts.
+Run it with: torchrun --nproc-per-node 2 examples/fsdp2.py
 """
 
 import torch
@@ -27,20 +27,17 @@ def main() -> None:
     for module in (model[2], model):
         fully_shard(module)
 
-    # One key for all: load it in every process, or send it from the first as here.
-    keys = [
-        neuralmark.Key.new(neuralmark.Parameters(rounds=2), owner="Acme") if rank == 0 else None
-    ]
+    # One key for all: load the same file in every process, or send the first one's as here.
+    keys = [neuralmark.Key.new(neuralmark.Parameters(rounds=2), owner="Acme")]
     dist.broadcast_object_list(keys)
-    key = keys[0]
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    mark = neuralmark.attach(model, optimizer, key, tensors=["2.weight"], mode="projection")
+    mark = neuralmark.attach(model, optimizer, keys[0], tensors=["2.weight"], mode="projection")
 
     pixels, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels)
     train, test = slice(rank, 1400, world), slice(1400, None)
-    for _ in range(5):
+    for _ in range(8):
         for images, digits in zip(x[train].split(32), y[train].split(32), strict=True):
             cross_entropy(model(images), digits).backward()
             optimizer.step()
@@ -48,7 +45,7 @@ def main() -> None:
 
     accuracy = (model(x[test]).argmax(dim=1) == y[test]).float().mean()
     claim = mark.claim()  # all processes call these two, one writes
-    verdict = neuralmark.verify(model, key, claim=claim)
+    verdict = neuralmark.verify(model, keys[0], claim=claim)
     if rank == 0:
         print(f"accuracy {accuracy:.3f}, smallest margin {mark.margin:.2f}")
         print(f"{verdict.status}: {verdict.reason}")

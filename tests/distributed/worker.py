@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,13 +20,14 @@ from unittest import mock
 import torch
 from safetensors.torch import save_file
 from torch import distributed as dist
-from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_state_dict,
     set_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
@@ -250,8 +252,8 @@ def resume(folder: Path) -> Result:
     optimizer, mark = attach(model, **settings)
     train(model, optimizer, range(5), engine)
     weights, state = get_state_dict(model, optimizer)
-    saved = {"model": weights, "optimizer": state, "mark": mark.state_dict()}
-    dcp.save(saved, checkpoint_id=folder / "dcp")
+    saved: Result = {"model": weights, "optimizer": state, "mark": mark.state_dict()}
+    save(saved, checkpoint_id=folder / "dcp")
 
     errors = {}
     for attach_first in (True, False):
@@ -261,8 +263,8 @@ def resume(folder: Path) -> Result:
         else:
             optimizer = sgd(model)
         weights, state = get_state_dict(model, optimizer)
-        loaded = {"model": weights, "optimizer": state, "mark": dict(saved["mark"], steps=0)}
-        dcp.load(loaded, checkpoint_id=folder / "dcp")
+        loaded = {"model": weights, "optimizer": state, "mark": saved["mark"] | {"steps": 0}}
+        load(loaded, checkpoint_id=folder / "dcp")
         if attach_first:  # before the optimizer's state, whose loading takes a step that is none
             mark.load_state_dict(loaded["mark"])
         set_state_dict(
@@ -272,8 +274,8 @@ def resume(folder: Path) -> Result:
             mark = neuralmark.attach(model, optimizer, KEY, **settings)
             mark.load_state_dict(loaded["mark"])
         train(model, optimizer, range(5, 8), engine)
-        state = gathered(model)
-        errors[str(attach_first)] = max(difference(state[n], p) for n, p in wanted.items())
+        found = gathered(model)
+        errors[str(attach_first)] = max(difference(found[n], p) for n, p in wanted.items())
     return {"errors": errors, "steps": mark.steps}
 
 
@@ -338,7 +340,7 @@ def lead_fails(folder: Path) -> Result:
         engine = ENGINES[name]()
         model = engine.shard(network(engine.width))
         with mock.patch.object(LeastChange, "change", side_effect=InfeasibleError("no")):
-            results[name] = message(lambda model=model: attach(model, mode="projection"))
+            results[name] = message(partial(attach, model, mode="projection"))
     return results
 
 
@@ -441,7 +443,8 @@ def only_the_first_solves() -> Iterator[None]:
 
 def gathered(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     options = StateDictOptions(full_state_dict=True)
-    return {n: whole(value) for n, value in get_model_state_dict(model, options=options).items()}
+    state: dict[str, Any] = get_model_state_dict(model, options=options)
+    return {name: whole(value) for name, value in state.items()}
 
 
 def whole(tensor: torch.Tensor | None) -> torch.Tensor:

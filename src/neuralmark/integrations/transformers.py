@@ -105,12 +105,16 @@ class NeuralMarkCallback(TrainerCallback):
         """Move before the reporters, which are called in order, so that they see our numbers.
 
         The Trainer puts callbacks after its reporters, and tells them nothing of the list they are
-        in: it is read from the caller. Elsewhere this does nothing.
+        in: it is found among the callers. Elsewhere this does nothing.
         """
-        caller = sys._getframe(2).f_locals.get("self")
-        if isinstance(caller, CallbackHandler) and self in caller.callbacks:
-            caller.callbacks.remove(self)
-            caller.callbacks.insert(0, self)
+        frame = sys._getframe().f_back
+        while frame is not None:
+            caller = frame.f_locals.get("self")
+            if isinstance(caller, CallbackHandler) and self in caller.callbacks:
+                caller.callbacks.remove(self)
+                caller.callbacks.insert(0, self)
+                return
+            frame = frame.f_back
 
 
 def _slots(state: TrainerState) -> dict[str, Any]:
