@@ -4,9 +4,9 @@
 
 DIR is unpacked with shared/data/unpack.py (or torchvision's folder). A small network with a
 256·256·3·3 layer is trained from scratch: clean with three seeds, then with the mark in gradient
-and in projection mode. Must be reached: accuracy with the mark within the spread (largest minus
-smallest) of the clean seeds below their mean; verified in both modes, 256 of 256 bits in projection.
-Prints how far the marked tensor moved beside clean.
+and in projection mode. Must be reached: accuracy with the mark within the spread (largest
+minus smallest) of the clean seeds below their mean; verified in both modes, 256 of 256 bits in
+projection. Prints how far the marked tensor moved beside clean.
 """
 
 import pickle

@@ -14,6 +14,7 @@ from neuralmark.core.imprint import LeastChange, cost, goal_of, strength_for, wr
 from neuralmark.core.key import Float, Mark, Placement
 from neuralmark.errors import (
     InfeasibleError,
+    NonFiniteError,
     ParameterError,
     TooFewCarriersError,
     UnsuitableTensorError,
@@ -118,6 +119,8 @@ def draft(
     carriers = require_carriers(mark, placement)
     solver = LeastChange(mark)
     reading = read_marked(checkpoint, chosen, carriers, keep=True, progress=progress)
+    if not np.isfinite(reading.norm):
+        raise NonFiniteError(f"{checkpoint.path}: the tensors to mark hold NaN or infinity")
     if reading.norm == 0 or reading.sigma_z == 0:
         raise InfeasibleError(
             "the weights that would carry the mark are all equal; nothing to scale by"

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from neuralmark.checkpoints import Checkpoint, TensorInfo, open_checkpoint
@@ -197,7 +198,8 @@ def placement_of(tensors: Iterable[Tensor]) -> Placement:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Up to three names that look like the one asked for."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    candidates = [other for other in islice(known, 5000) if len(other) <= 200]
+    near = difflib.get_close_matches(name[:200], candidates, n=3, cutoff=0.5)
     if not near:
         return "; 'neuralmark inspect MODEL' lists them"
     return "; did you mean " + " or ".join(repr(other) for other in near) + "?"

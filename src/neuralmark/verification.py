@@ -15,7 +15,7 @@ from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core import bound, readout
 from neuralmark.core.certificate import certified_radius
 from neuralmark.core.key import Float, Mark
-from neuralmark.errors import NonFiniteError, TooFewCarriersError
+from neuralmark.errors import CheckpointError, NonFiniteError, TooFewCarriersError
 from neuralmark.keyfile import Key
 from neuralmark.reading import FileSuspect, Progress, Reading, Suspect, require_carriers
 from neuralmark.records import (
@@ -64,10 +64,19 @@ def verify(
     With a claim or tensor names, only there; without, in the list that `auto` would choose and in
     every tensor that is large enough, the bound corrected for all of them.
     """
-    suspect = FileSuspect(open_checkpoint(model), str(model))
-    return examine(
-        suspect, key, claim=claim, tensors=tensors, full_digest=full_digest, progress=progress
+    checkpoint = open_checkpoint(model)
+    before = checkpoint.stamps()
+    verdict = examine(
+        FileSuspect(checkpoint, str(model)),
+        key,
+        claim=claim,
+        tensors=tensors,
+        full_digest=full_digest,
+        progress=progress,
     )
+    if checkpoint.stamps() != before:
+        raise CheckpointError(f"{model}: changed while it was read; verify it again")
+    return verdict
 
 
 def examine(

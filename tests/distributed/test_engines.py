@@ -207,6 +207,8 @@ def test_what_cannot_work_says_what_to_do(launches: Launches) -> None:
             assert "fully_shard" in found[name]
         assert "not among the optimizer's parameters" in found["early_optimizer"]
         assert 'mode="gradient"' in found["loss_term"]
+        assert found["computed"].startswith("UnsuitableTensorError: 'up.weight' cannot be used")
+        assert found["computed_verify"] == "not-verified"
 
 
 def test_the_example_runs() -> None:

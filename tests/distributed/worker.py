@@ -355,6 +355,11 @@ def refused(folder: Path) -> Result:
     results["early_optimizer"] = message(lambda: neuralmark.attach(late, optimizer, KEY))
     mark = neuralmark.attach(late, sgd(late), KEY, mode="gradient")
     results["loss_term"] = message(mark.loss_term)
+    computed = network(203)
+    torch.nn.utils.parametrizations.weight_norm(computed.up)
+    fully_shard(computed)
+    results["computed"] = message(lambda: attach(computed, mode="gradient"))
+    results["computed_verify"] = neuralmark.verify(computed, KEY).status
     return results
 
 

@@ -25,7 +25,6 @@ def gpt2(*, seed: int = 0, width: int = 64) -> GPT2LMHeadModel:
         attn_pdrop=0.0,
         bos_token_id=0,
         eos_token_id=0,
-        loss_type="ForCausalLM",
     )
     return GPT2LMHeadModel(config)
 

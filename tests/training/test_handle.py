@@ -45,7 +45,7 @@ def test_frozen_and_foreign_parameters_are_refused_in_gradient_mode() -> None:
 def test_too_small_tensors_and_bad_settings_are_refused() -> None:
     model = network()
     with pytest.raises(TooFewCarriersError):
-        neuralmark.attach(model, sgd(model), Key.new(), tensors=[NAME])
+        neuralmark.attach(model, sgd(model), Key.new(Parameters(rounds=8)), tensors=[NAME])
     for wrong in ({"mode": "magic"}, {"strength": 0.0}, {"strength": float("nan")}, {"every": 0}):
         with pytest.raises(ParameterError):
             neuralmark.attach(model, sgd(model), key(), tensors=[NAME], **wrong)

@@ -13,7 +13,7 @@ from typing import Any
 
 from neuralmark.checkpoints._base import Checkpoint, TensorInfo
 from neuralmark.checkpoints._journal import refuse_interrupted
-from neuralmark.errors import CheckpointError, UnknownFormatError
+from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError
 
 __all__ = ["Checkpoint", "TensorInfo", "format_names", "open_checkpoint", "open_file", "root_of"]
 
@@ -33,9 +33,12 @@ def root_of(path: Path) -> Path:
 def open_checkpoint(path: str | Path) -> Checkpoint:
     """Open a model file or folder; refuses one whose in-place marking was cut short."""
     path = Path(path)
-    if not path.exists():
-        raise CheckpointError(f"{path}: there is no such file or folder")
-    refuse_interrupted(root_of(path))
+    try:
+        if not path.exists():
+            raise CheckpointError(f"{path}: there is no such file or folder")
+        refuse_interrupted(root_of(path))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     return open_file(path)
 
 
@@ -50,13 +53,22 @@ def open_file(path: Path) -> Checkpoint:
             raise CheckpointError(f"{path}: is neither a file nor a folder")
         for module in _modules():
             if module.matches(path, head):
-                checkpoint: Checkpoint = module.open(path)
-                return checkpoint
+                return _with_sound_names(module.open(path))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     raise UnknownFormatError(
         f"{path}: not a known checkpoint format (known: {', '.join(format_names())})"
     )
+
+
+def _with_sound_names(checkpoint: Checkpoint) -> Checkpoint:
+    """Refuse names that are not text (halves of characters): they cannot be digested or shown."""
+    for name in checkpoint.names():
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise MalformedError(f"{checkpoint.path}: a tensor's name is not valid text") from None
+    return checkpoint
 
 
 def _modules() -> Iterator[Any]:

@@ -95,6 +95,10 @@ class Checkpoint:
         """The files that hold tensors, each once."""
         return list(dict.fromkeys(t.file for t in self._tensors.values())) or [self.path]
 
+    def stamps(self) -> list[tuple[int, int]]:
+        """Size and time of change of each file, to see whether one changed while it was read."""
+        return [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, self.files())]
+
     def span(self, name: str) -> StoredTensor:
         """Where the bytes of a tensor are; for a compressed one, where its packed bytes begin."""
         return self._tensors[name]

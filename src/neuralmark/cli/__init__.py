@@ -59,7 +59,10 @@ def main() -> None:
     """Run the command line; every failure is one line on stderr and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        code = neuralmark.main(standalone_mode=False, prog_name="neuralmark")
+        try:
+            code = neuralmark.main(standalone_mode=False, prog_name="neuralmark")
+        except SystemExit:  # click's way with a closed pipe; 1 would say "not verified"
+            code = UsageError.exit_code
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
         output.fail(type(error).__name__, error.format_message(), UsageError.exit_code)

@@ -19,8 +19,8 @@ from neuralmark.errors import NonFiniteError, ParameterError, UnsuitableTensorEr
 from neuralmark.placement import Tensor, catalogue_of
 from neuralmark.reading import Progress, Reading
 from neuralmark.records import Digest
-from neuralmark.training.derived import derived_of
-from neuralmark.training.layout import Layout, Peers, add_up, layout_of, local
+from neuralmark.training.derived import Made, derived_of
+from neuralmark.training.layout import Layout, Peers, add_up, is_dtensor, layout_of, local
 from neuralmark.training.sources import Direct, Source
 
 DTYPES = {
@@ -95,7 +95,7 @@ class LiveModel:
         """Canonical names and obstacles, as for a file."""
         infos = [_info(name, value) for name, value in self.state.items()]
         infos += [
-            TensorInfo(name, DTYPES[made.inputs[0].dtype], made.shape)
+            TensorInfo(name, DTYPES[made.inputs[0].dtype], made.shape, _computed_obstacle(made))
             for name, made in self.derived.items()
         ]
         return catalogue_of(infos)
@@ -120,6 +120,12 @@ class LiveModel:
 def _info(name: str, value: torch.Tensor) -> TensorInfo:
     obstacle = "it is on the meta device: no values" if value.device.type == "meta" else None
     return TensorInfo(name, DTYPES.get(value.dtype, str(value.dtype)), tuple(value.shape), obstacle)
+
+
+def _computed_obstacle(made: Made) -> str | None:
+    if any(is_dtensor(tensor) for tensor in made.inputs):
+        return "it is computed from sharded parameters; mark the base weights instead"
+    return None
 
 
 @dataclass(frozen=True)
