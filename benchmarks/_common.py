@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -95,6 +96,7 @@ def scratch(folder: Path | None = None) -> Iterator[Path]:
     """A temporary folder (inside `folder` if given) that is removed in every case."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` is reached
     path = Path(tempfile.mkdtemp(prefix="nmbench-", dir=folder))
     try:
         yield path

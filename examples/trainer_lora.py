@@ -7,15 +7,16 @@ import argparse
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
-import torch
+import transformers
 from peft import LoraConfig, get_peft_model
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast, Trainer, TrainingArguments
 from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
 
 import neuralmark
 from neuralmark.integrations.transformers import NeuralMarkCallback
 
+HF: Any = transformers  # most of its functions have no types
 ROWS = [{"mr": "name[Aromi], eatType[pub]", "ref": "Aromi is a pub by the river."}] * 200
 
 
@@ -28,8 +29,8 @@ def load(data: Path | None, folder: Path) -> tuple[int, list[dict[str, list[int]
     else:
         folder, found = data / "gpt2", next((data / "e2e").rglob("trainset.csv"))
         rows = list(csv.DictReader(found.read_text(encoding="utf-8").splitlines()))[:4000]
-    tokenizer = GPT2TokenizerFast(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    stream = tokenizer("\n".join(f"{row['mr']} | {row['ref']}" for row in rows))["input_ids"]
+    tokenizer = HF.GPT2TokenizerFast(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    stream = [i for row in rows for i in tokenizer(f"{row['mr']} | {row['ref']}\n")["input_ids"]]
     blocks = [stream[i : i + 64] for i in range(0, len(stream) - 63, 64)]
     return len(tokenizer), [{"input_ids": block, "labels": block} for block in blocks]
 
@@ -38,21 +39,22 @@ def main() -> None:
     """Train an adapter with the mark in it, verify it live; merge, mark and verify the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--output", type=Path, default=Path("lora-output"))
     options = parser.parse_args()
-    out: Path = options.output
-    out.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(0)
+    (out := options.output).mkdir(parents=True, exist_ok=True)
     size, blocks = load(options.data, out)
-    base = GPT2LMHeadModel(GPT2Config(size, n_positions=64, n_embd=256, n_layer=2, n_head=4))
+    base = HF.GPT2LMHeadModel(HF.GPT2Config(size, n_positions=64, n_embd=256, n_layer=2, n_head=4))
     lora = LoraConfig(r=4, lora_alpha=32, target_modules=["c_attn"], fan_in_fan_out=True)
-    model = get_peft_model(base, lora)
+    model: Any = get_peft_model(base, lora)
     key = neuralmark.Key.new(neuralmark.Parameters(bits=160, pools=320, rounds=6), owner="Acme")
-    args = TrainingArguments(str(out), max_steps=options.steps, learning_rate=2e-3, logging_steps=30)
+    args = HF.TrainingArguments(out, max_steps=150, learning_rate=2e-3, logging_steps=25)
     mark = NeuralMarkCallback(key, target="lora-delta")  # in the last block's c_attn
-    Trainer(model, args, train_dataset=blocks, callbacks=[mark]).train()  # type: ignore[arg-type]
-    verdict = neuralmark.verify(model, key, claim=out / "neuralmark.claim.json")
-    print(f"adapter {verdict.status}: {verdict.matched}/{verdict.bits} bits")
-    merged = model.merge_and_unload()
-    claim = neuralmark.imprint(merged, neuralmark.Key.new()).claim
+    HF.Trainer(model, args, train_dataset=blocks, callbacks=[mark]).train()
+    print("adapter:", neuralmark.verify(model, key, claim=out / "neuralmark.claim.json").reason)
+    done = neuralmark.imprint(merged := model.merge_and_unload(), key)
+    merged.save_pretrained(out / "merged")
+    print("merged:", neuralmark.verify(out / "merged", key, claim=done.claim).reason)
+
+
+if __name__ == "__main__":
+    main()

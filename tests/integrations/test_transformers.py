@@ -43,7 +43,8 @@ def trainer(
     }
     args = TrainingArguments(output_dir=str(folder), **settings | options)
     callbacks = None if callback is None else [callback]
-    return Trainer(model or gpt2(), args, train_dataset=Rows(), callbacks=callbacks)
+    made: Trainer = Trainer(model or gpt2(), args, train_dataset=Rows(), callbacks=callbacks)
+    return made
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:
@@ -75,6 +76,7 @@ def test_the_saved_model_is_verified_by_the_claim_beside_it(
     assert callback.claim.marked_digest.tensors == verdict.checkpoint_digest.tensors
     assert callback.mark is not None
     assert callback.mark.steps == 50
+    assert run.model is not None
     live = neuralmark.verify(run.model, key, claim=claim)
     assert live.matched == verdict.matched
     assert live.smallest_margin == pytest.approx(verdict.smallest_margin, rel=1e-6)
@@ -105,7 +107,7 @@ def test_numbers_reach_the_history_the_printed_logs_and_the_reporters(
 
 
 def test_it_only_adds_the_term(tmp_path: Path, key: Key) -> None:
-    """Clipping, accumulation and scheduling as without the callback: a vanishing term, no change."""
+    """Clipping and accumulation are as without the callback: a vanishing term, no change."""
     marked = trainer(
         tmp_path / "a",
         NeuralMarkCallback(key, tensors=[NAME], strength=1e-30),
