@@ -22,7 +22,7 @@ layers: $(INSTALLED)
 	$(BIN)/lint-imports
 
 tests: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py

@@ -47,7 +47,7 @@ def main() -> None:
     lora = LoraConfig(r=4, lora_alpha=32, target_modules=["c_attn"], fan_in_fan_out=True)
     model: Any = get_peft_model(base, lora)
     key = neuralmark.Key.new(neuralmark.Parameters(bits=160, pools=320, rounds=6), owner="Acme")
-    args = HF.TrainingArguments(out, max_steps=150, learning_rate=2e-3, logging_steps=25)
+    args = HF.TrainingArguments(out, max_steps=150, learning_rate=4e-3, logging_steps=25)
     mark = NeuralMarkCallback(key, target="lora-delta")  # in the last block's c_attn
     HF.Trainer(model, args, train_dataset=blocks, callbacks=[mark]).train()
     print("adapter:", neuralmark.verify(model, key, claim=out / "neuralmark.claim.json").reason)

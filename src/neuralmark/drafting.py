@@ -10,6 +10,7 @@ import numpy as np
 from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints._base import Edits
 from neuralmark.checkpoints._dtypes import ITEMSIZE, encode, rounded
+from neuralmark.core.carriers import Carriers
 from neuralmark.core.imprint import LeastChange, cost, goal_of, strength_for, write_bits
 from neuralmark.core.key import Float, Mark, Placement
 from neuralmark.errors import (
@@ -88,21 +89,25 @@ class Draft:
             yield raw.tobytes()
 
 
-def draft(
-    checkpoint: Checkpoint,
-    key: Key,
-    *,
-    tensors: Sequence[str] | None = None,
-    strength: float | None = None,
-    budget: float | None = None,
-    progress: Progress | None = None,
-) -> Draft:
-    """Compute the mark: which weights change, and to what."""
+@dataclass(frozen=True)
+class Plan:
+    """What will be marked, before any weight is read."""
+
+    checkpoint: Checkpoint
+    key: Key
+    tensors: tuple[Tensor, ...]
+    placement: Placement
+    mark: Mark
+    carriers: Carriers
+    solver: LeastChange
+
+
+def plan(checkpoint: Checkpoint, key: Key, tensors: Sequence[str] | None = None) -> Plan:
+    """Choose the tensors and derive the mark; refuses whatever cannot work without reading."""
     if key.kind == "raw":
         raise ParameterError(
             "a raw key can only be checked, never written: make a key with 'neuralmark key new'"
         )
-    check_effort(strength, budget)
     known = catalogue(checkpoint)
     chosen = select(known, tensors) if tensors else auto(known, key.parameters).tensors
     if not chosen:
@@ -117,8 +122,22 @@ def draft(
     placement = placement_of(chosen)
     mark = key.at(placement)
     carriers = require_carriers(mark, placement)
-    solver = LeastChange(mark)
-    reading = read_marked(checkpoint, chosen, carriers, keep=True, progress=progress)
+    return Plan(checkpoint, key, chosen, placement, mark, carriers, LeastChange(mark))
+
+
+def draft(
+    planned: Plan,
+    *,
+    strength: float | None = None,
+    budget: float | None = None,
+    progress: Progress | None = None,
+) -> Draft:
+    """Read the carriers and compute the mark: which weights change, and to what."""
+    check_effort(strength, budget)
+    checkpoint, solver = planned.checkpoint, planned.solver
+    reading = read_marked(
+        checkpoint, planned.tensors, planned.carriers, keep=True, progress=progress
+    )
     if not np.isfinite(reading.norm):
         raise NonFiniteError(f"{checkpoint.path}: the tensors to mark hold NaN or infinity")
     if reading.norm == 0 or reading.sigma_z == 0:
@@ -126,7 +145,17 @@ def draft(
             "the weights that would carry the mark are all equal; nothing to scale by"
         )
     gamma = choose_strength(solver, reading, strength, budget)
-    empty = Draft(checkpoint, key, chosen, placement, mark, solver, reading, gamma, np.empty(0))
+    empty = Draft(
+        checkpoint,
+        planned.key,
+        planned.tensors,
+        planned.placement,
+        planned.mark,
+        solver,
+        reading,
+        gamma,
+        np.empty(0),
+    )
     return at_strength(empty, gamma)
 
 

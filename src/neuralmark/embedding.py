@@ -8,15 +8,17 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from neuralmark import files
 from neuralmark.attempts import Attempt
+from neuralmark.checkpoints import Checkpoint, open_checkpoint, open_file, root_of
 from neuralmark.checkpoints import _journal as journal
-from neuralmark.checkpoints import open_checkpoint, open_file, root_of
+from neuralmark.checkpoints._base import Edits
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Placement
-from neuralmark.drafting import Draft, at_strength, draft
+from neuralmark.drafting import Draft, at_strength, check_effort, draft, plan
 from neuralmark.errors import (
     CheckFailedError,
     CheckpointError,
@@ -80,18 +82,24 @@ def embed(
     recover(model)
     with journal.exclusive(root_of(model)) if in_place else nullcontext():
         checkpoint = open_checkpoint(model)
-        drafted = draft(
-            checkpoint, key, tensors=tensors, strength=strength, budget=budget, progress=progress
+        check_effort(strength, budget)
+        compute = partial(
+            draft,
+            plan(checkpoint, key, tensors),
+            strength=strength,
+            budget=budget,
+            progress=progress,
         )
         before = [verify(model, other) for other in other_keys]
         if target is None:
-            return _result(drafted, None, None, None)
+            return _result(compute(), None, None, None)
         if check is not None:
-            drafted = _strongest(drafted, check, target, fixed=strength is not None)
+            compute = partial(_strongest, compute(), check, target, fixed=strength is not None)
         if in_place:
-            result = _write_in_place(drafted, model, progress)
+            result = _write_in_place(compute(), model, progress)
         else:
-            result = _write_copy(drafted, model, target, overwrite, progress)
+            copying = Copying(checkpoint, key, model, target, overwrite)
+            result = _write_copy(copying, compute, progress)
     after = [verify(_same_part(model, target), other) for other in other_keys]
     return replace(result, others=tuple(zip(before, after, strict=True)))
 
@@ -156,17 +164,34 @@ def _same_part(model: Path, target: Path) -> Path:
     return target if root_of(model) == model else target / model.name
 
 
-def _write_copy(
-    drafted: Draft, model: Path, out: Path, overwrite: bool, progress: Progress | None
-) -> Embedding:
-    """Both the copy and its claim are complete before either gets its name."""
-    checkpoint, single = drafted.checkpoint, model.is_file() and root_of(model) == model
+@dataclass(frozen=True)
+class Copying:
+    """What is copied where, under which key's mark."""
+
+    checkpoint: Checkpoint
+    key: Key
+    model: Path
+    out: Path
+    overwrite: bool
+
+
+def _write_copy(job: Copying, compute: Callable[[], Draft], progress: Progress | None) -> Embedding:
+    """Copy while the mark is computed; copy and claim are complete before either gets its name."""
+    checkpoint, model, out = job.checkpoint, job.model, job.out
+    single = model.is_file() and root_of(model) == model
     with ExitStack() as stack:
         if single:
-            claim_file = _claim_file(out, drafted.key, overwrite=overwrite)
+            claim_file = _claim_file(out, job.key, overwrite=job.overwrite)
             claim_draft = stack.enter_context(files.replacing(claim_file, overwrite=True))
-        temporary = stack.enter_context(files.replacing(out, overwrite=overwrite))
-        checkpoint.write(temporary, drafted.edits)
+        temporary = stack.enter_context(files.replacing(out, overwrite=job.overwrite))
+        drafts: list[Draft] = []
+
+        def edits() -> Edits:
+            drafts.append(compute())
+            return drafts[0].edits()
+
+        checkpoint.write(temporary, edits)
+        drafted = drafts[0]
         verdict = _reread(drafted, _same_part(model, temporary), str(out), progress)
         source = digest_of(checkpoint, drafted.reading.digests)
         claim = _claim(drafted.key, drafted.placement, verdict.checkpoint_digest, source)
@@ -181,8 +206,8 @@ def _write_in_place(drafted: Draft, model: Path, progress: Progress | None) -> E
     checkpoint, root = drafted.checkpoint, root_of(model)
     claim, claim_file = _draft_claim(drafted), _claim_file(root, drafted.key)
     names = [tensor.info.name for tensor in drafted.tensors]
-    plan = journal.Plan(checkpoint.in_place_ranges(names), claim_file, claim.to_json())
-    with journal.changing(root, plan):
+    change = journal.Plan(checkpoint.in_place_ranges(names), claim_file, claim.to_json())
+    with journal.changing(root, change):
         checkpoint.apply(drafted.edits(), lambda file: file)
         verdict = _reread(drafted, model, str(root), progress)
     return _result(drafted, root, claim_file, claim, verdict)

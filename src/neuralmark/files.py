@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 from neuralmark.errors import OutputError, UnsafeError
 
@@ -37,12 +38,16 @@ def write_at(handle: int, data: bytes, offset: int) -> None:
         view, offset = view[done:], offset + done
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Copy a file's bytes (inside the kernel where it can) and its mode, without syncing."""
+def copy_file(source: Path, target: Path, stop: Event | None = None) -> None:
+    """Copy a file's bytes (inside the kernel where it can) and its mode, without syncing.
+
+    A copy that is stopped ends at once and is not complete.
+    """
     with open(source, "rb", buffering=0) as src, open(target, "xb", buffering=0) as dst:
         try:
             while os.copy_file_range(src.fileno(), dst.fileno(), _COPY_STEP):
-                pass
+                if stop is not None and stop.is_set():
+                    return
         except OSError as error:
             if error.errno not in (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
@@ -50,13 +55,13 @@ def copy_file(source: Path, target: Path) -> None:
     shutil.copymode(source, target)
 
 
-def copy_tree(source: Path, target: Path) -> None:
+def copy_tree(source: Path, target: Path, stop: Event | None = None) -> None:
     """Copy a file, or a folder with all it holds.
 
     Links to files are followed, as in a hub's cache; links to folders might lead anywhere.
     """
     if source.is_file():
-        copy_file(source, target)
+        copy_file(source, target, stop)
         return
     if not source.is_dir():
         raise UnsafeError(f"{source}: is neither a file nor a folder; take it out of the folder")
@@ -64,7 +69,9 @@ def copy_tree(source: Path, target: Path) -> None:
     for entry in sorted(source.iterdir()):
         if entry.is_symlink() and entry.is_dir():
             raise UnsafeError(f"{entry}: links to a folder, which is not followed; take it out")
-        copy_tree(entry, target / entry.name)
+        if stop is not None and stop.is_set():
+            return
+        copy_tree(entry, target / entry.name, stop)
 
 
 def sync_tree(path: Path) -> None:

@@ -257,8 +257,8 @@ def _cipher(protection: dict[str, Any], passphrase: str) -> Any:
     log2_n, r, p = protection["log2_n"], protection["r"], protection["p"]
     if not all(type(cost) is int for cost in (log2_n, r, p)):
         raise KeyFileError("the key file's scrypt costs are not numbers")
-    within = 10 <= log2_n <= 20 and 1 <= r <= 32 and 1 <= p <= 16
-    if not within or 128 * r << log2_n > 1 << 28 or 128 * r * p << log2_n > 1 << 30:
+    within = 10 <= log2_n <= 20 and 1 <= r <= 32 and 1 <= p <= 16 and log2_n < 16 * r
+    if not within or 128 * r << log2_n > 1 << 28 or 128 * r * p << log2_n > 1 << 29:
         raise KeyFileError("the key file asks for more work than scrypt is allowed here")
     try:
         secret = unicodedata.normalize("NFC", passphrase).encode("utf-8")

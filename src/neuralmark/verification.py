@@ -171,7 +171,7 @@ def judge(
         mapping=attempt.mapping,
         orientation="transposed" if attempt.transposed else "stored",
         smallest_margin=float(scaled.min()),
-        median_margin=float(np.median(scaled)),
+        median_margin=_median(scaled),
         margin_histogram=_histogram(scaled),
         match_map=np.packbits(finding.margins > 0).tobytes().hex(),
         certified_radius=radius,
@@ -195,6 +195,13 @@ def _status(key: Key, matched: int, needed: int | None, trials: int) -> tuple[st
     if key.kind == "raw":
         return UNPROVEN, RAW_REASON
     return VERIFIED, (f"{matched} of {bits} bits match; {needed} would have sufficed in {ways}")
+
+
+def _median(values: Float) -> float:
+    """As numpy's, which would import its masked arrays for it."""
+    ordered = np.sort(values)
+    middle = len(ordered) // 2
+    return float(ordered[middle] if len(ordered) % 2 else ordered[middle - 1 : middle + 1].mean())
 
 
 def _histogram(scaled: Float) -> Histogram:

@@ -140,10 +140,11 @@ class Checkpoint:
         `edits` is called while the files are being copied, so that computing and copying overlap.
         """
         failures: list[BaseException] = []
+        stop = threading.Event()
 
         def copy() -> None:
             try:
-                files.copy_tree(self.path, out)
+                files.copy_tree(self.path, out, stop)
             except BaseException as error:  # handed to the caller's thread below
                 failures.append(error)
 
@@ -151,6 +152,9 @@ class Checkpoint:
         thread.start()
         try:
             changed = edits()
+        except BaseException:
+            stop.set()
+            raise
         finally:
             thread.join()
         if failures:

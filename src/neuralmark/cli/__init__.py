@@ -4,6 +4,7 @@ A verb's file has a click command named `command`; its name is the verb. Heavy i
 inside the commands, so that `--help` stays quick.
 """
 
+import os
 import pkgutil
 import signal
 import sys
@@ -15,6 +16,9 @@ import click
 from neuralmark._version import __version__
 from neuralmark.cli import _output as output
 from neuralmark.errors import NeuralMarkError, StoppedError, UsageError
+
+ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
+"""Our matrices are small: on a busy machine more threads only wait for each other."""
 
 
 class _Verbs(click.Group):
@@ -44,7 +48,7 @@ class _Verbs(click.Group):
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="neuralmark")
 def neuralmark() -> None:
-    r"""Prove who owns a neural network: a keyed watermark in its weights.
+    """Prove who owns a neural network: a keyed watermark in its weights.
 
     \b
     neuralmark key new acme.nmkey
@@ -58,6 +62,7 @@ def neuralmark() -> None:
 def main() -> None:
     """Run the command line; every failure is one line on stderr and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    os.environ.setdefault(*ONE_THREAD)
     try:
         try:
             code = neuralmark.main(standalone_mode=False, prog_name="neuralmark")

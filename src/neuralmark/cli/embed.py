@@ -107,17 +107,21 @@ def command(
 
 def _checker(line: str) -> Callable[[Path], bool]:
     """Runs the owner's command on a candidate; its output goes to stderr."""
+    import os
     import shlex
     import subprocess
     import sys
 
+    from neuralmark.cli import ONE_THREAD
+
     words = shlex.split(line)
+    env = {name: value for name, value in os.environ.items() if (name, value) != ONE_THREAD}
 
     def check(path: Path) -> bool:
         placed = [word.replace("{}", str(path)) for word in words]
         command_line = placed if any("{}" in word for word in words) else [*words, str(path)]
         try:
-            done = subprocess.run(command_line, stdout=sys.stderr, check=False)  # noqa: S603
+            done = subprocess.run(command_line, stdout=sys.stderr, env=env, check=False)  # noqa: S603
         except OSError as error:
             raise click.UsageError(f"--check cannot be run: {error}") from None
         output.note(f"check: {'passed' if done.returncode == 0 else 'failed'}")
