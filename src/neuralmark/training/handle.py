@@ -185,7 +185,7 @@ class LiveMark:
             with torch.enable_grad():
                 value = closure()
             term = self._add_gradient(None)
-            return None if value is None else value + term.to(value.device)
+            return None if value is None else value + term().to(value.device)
 
         self.steps += 1
         if "closure" in kwargs:
@@ -214,8 +214,8 @@ class LiveMark:
         self.steps += 1
 
     @torch.no_grad()
-    def _add_gradient(self, scale: torch.Tensor | None) -> torch.Tensor:
-        """Push λ·∂L_e/∂w; give λ·L_e."""
+    def _add_gradient(self, scale: torch.Tensor | None) -> Callable[[], torch.Tensor]:
+        """Push λ·∂L_e/∂w; give a function that tells λ·L_e."""
         site, strength = self._site, self.settings.strength
         self._check_parameters()
         with _exact(self._device()):
@@ -223,12 +223,11 @@ class LiveMark:
             matrix, bits, _ = self._constants(found.pooled)
             z = readout.logits(found.pooled, matrix)
             share = readout.loss_gradient(z, bits, matrix, site.carriers.per_pool)
-            factor: Any = strength if scale is None else strength * scale
+            share = share * (strength if scale is None else strength * scale)
             for source in site.sources:
-                source.push(share.index_select(0, self._owner(source)), factor)
+                source.push(share.index_select(0, self._owner(source)))
             self._last = found
-            loss: torch.Tensor = strength * readout.loss(z, bits)
-        return loss
+        return lambda: strength * readout.loss(z, bits)
 
     @torch.no_grad()
     def project(self, goal: float | None = None) -> None:

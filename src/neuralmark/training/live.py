@@ -130,18 +130,27 @@ def _computed_obstacle(made: Made) -> str | None:
 
 @dataclass(frozen=True)
 class Pools:
-    """Pooled carriers, and the sum of their squares."""
+    """Pooled carriers, and the sum of their squares (taken from the values when asked for)."""
 
     pooled: torch.Tensor
-    squares: torch.Tensor
+    summed: torch.Tensor | None
+    values: torch.Tensor | None = None
+
+    @property
+    def squares(self) -> torch.Tensor:
+        """Sum of the squares of all carriers."""
+        if self.summed is not None:
+            return self.summed
+        assert self.values is not None
+        return self.values.square().sum()
 
 
 def pool(sources: Sequence[Source], carriers: Carriers, values: Sequence[torch.Tensor]) -> Pools:
     """Means of all pools, from this process's values and one sum over the others'."""
     k = carriers.pools
     if not any(source.layout.sharded for source in sources):
-        together = torch.cat(list(values))
-        return Pools(readout.pool(together, k, carriers.pooling), (together * together).sum())
+        together = values[0] if len(values) == 1 else torch.cat(list(values))
+        return Pools(readout.pool(together, k, carriers.pooling), None, together)
     dtype = reduce(torch.promote_types, (given.dtype for given in values))
     parts: dict[tuple[Peers, ...], torch.Tensor] = {}
     for source, given in zip(sources, values, strict=True):

@@ -28,7 +28,7 @@ class Source(Protocol):
     def values(self, *, differentiable: bool = False) -> torch.Tensor:
         """The carriers' present values, in order, in float32 at least."""
 
-    def push(self, gradients: torch.Tensor, scale: float | torch.Tensor) -> None:
+    def push(self, gradients: torch.Tensor) -> None:
         """Add gradients with respect to the carriers to the parameters' .grad."""
 
     def write(self, values: torch.Tensor) -> None:
@@ -101,13 +101,13 @@ class Direct(_Base):
             return wide(flat.index_select(0, self._index()))
 
     @torch.no_grad()
-    def push(self, gradients: torch.Tensor, scale: float | torch.Tensor) -> None:
+    def push(self, gradients: torch.Tensor) -> None:
         """Add to .grad, making it where there is none."""
         self.tensor.grad = _placed_like(self.tensor)
         target = local(self.tensor.grad)
         index = self._index()
         with _flat(target) as flat:
-            flat.index_add_(0, index, (gradients * scale).to(flat.dtype))
+            flat.scatter_add_(0, index, gradients.to(flat.dtype))  # each place once
 
     @torch.no_grad()
     def write(self, values: torch.Tensor) -> None:
@@ -150,14 +150,14 @@ class Derived(_Base):
         self._last = values
         return values if differentiable else values.detach()
 
-    def push(self, gradients: torch.Tensor, scale: float | torch.Tensor) -> None:
+    def push(self, gradients: torch.Tensor) -> None:
         """Pass gradients on to the parameters that can take them."""
         assert self._last is not None
         takers = [tensor for tensor in self._inputs if tensor.requires_grad]
         given = torch.autograd.grad(self._last, takers, gradients.to(self._last.dtype))
         self._last = None
         for tensor, gradient in zip(takers, given, strict=True):
-            scaled = (gradient * scale).to(tensor.dtype)
+            scaled = gradient.to(tensor.dtype)
             tensor.grad = scaled if tensor.grad is None else tensor.grad.add_(scaled)
 
     def write(self, values: torch.Tensor) -> None:
