@@ -31,7 +31,7 @@ def load(data: Path | None, folder: Path) -> tuple[int, list[dict[str, list[int]
         rows = list(csv.DictReader(found.read_text(encoding="utf-8").splitlines()))[:4000]
     tokenizer = HF.GPT2TokenizerFast(str(folder / "vocab.json"), str(folder / "merges.txt"))
     stream = [i for row in rows for i in tokenizer(f"{row['mr']} | {row['ref']}\n")["input_ids"]]
-    blocks = [stream[i : i + 64] for i in range(0, len(stream) - 63, 64)]
+    blocks = [stream[i : i + 48] for i in range(0, len(stream) - 47, 48)]
     return len(tokenizer), [{"input_ids": block, "labels": block} for block in blocks]
 
 
@@ -43,7 +43,7 @@ def main() -> None:
     options = parser.parse_args()
     (out := options.output).mkdir(parents=True, exist_ok=True)
     size, blocks = load(options.data, out)
-    base = HF.GPT2LMHeadModel(HF.GPT2Config(size, n_positions=64, n_embd=256, n_layer=2, n_head=4))
+    base = HF.GPT2LMHeadModel(HF.GPT2Config(size, n_positions=48, n_embd=192, n_layer=2, n_head=4))
     lora = LoraConfig(r=4, lora_alpha=32, target_modules=["c_attn"], fan_in_fan_out=True)
     model: Any = get_peft_model(base, lora)
     key = neuralmark.Key.new(neuralmark.Parameters(bits=160, pools=320, rounds=6), owner="Acme")

@@ -23,8 +23,8 @@ def test_numpy_and_torch_agree(pooling: str) -> None:
         float(readout.loss(by_numpy, BITS)), rel=1e-12
     )
     np.testing.assert_allclose(
-        readout.loss_gradient(by_torch, tensors[2], tensors[1], 5).numpy(),
-        readout.loss_gradient(by_numpy, BITS, MATRIX, 5),
+        readout.loss_gradient(by_torch, 2 * tensors[2] - 1, tensors[1], 5).numpy(),
+        readout.loss_gradient(by_numpy, 2 * BITS - 1, MATRIX, 5),
         rtol=1e-12,
     )
     assert float(readout.scatter_unit(tensors[0])) == pytest.approx(
@@ -38,7 +38,7 @@ def test_gradient_is_that_of_autograd() -> None:
     z = readout.logits(readout.pool(values, 24), matrix)
     readout.loss(z, bits).backward()
     assert values.grad is not None
-    per_pool = readout.loss_gradient(z.detach(), bits, matrix, 5)
+    per_pool = readout.loss_gradient(z.detach(), 2 * bits - 1, matrix, 5)
     np.testing.assert_allclose(
         values.grad.numpy(), per_pool.numpy()[np.arange(120) % 24], rtol=1e-10
     )

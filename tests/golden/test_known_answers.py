@@ -39,7 +39,7 @@ def test_published_method(name: str) -> None:
     assert readout.loss(z, bits) == pytest.approx(float(answers["bce"]), rel=1e-9)
 
     gradient = np.zeros(len(w))
-    per_pool = readout.loss_gradient(z, bits, wide, carriers.per_pool)
+    per_pool = readout.loss_gradient(z, mark.signs, wide, carriers.per_pool)
     gradient[positions] = per_pool[carriers.pool_of(0, carriers.size)]
     known_gradient = answers["grad"]
     ours = gradient if len(w) < 10_000 else gradient[positions[:4096]]

@@ -16,10 +16,7 @@ from neuralmark import Key
 from neuralmark.errors import ParameterError
 from neuralmark.integrations.lightning import NeuralMarkCallback
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*`isinstance.treespec, LeafSpec.*:FutureWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning")
 
 NAME = "net.2.weight"
 
@@ -174,7 +171,6 @@ def test_bf16_mixed_precision(tmp_path: Path, key: Key) -> None:
     assert callback.mark.margin == pytest.approx(1, rel=1e-3)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorboard")
 def test_numbers_reach_every_logger(tmp_path: Path, key: Key) -> None:
     from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
         EventAccumulator,

@@ -13,12 +13,6 @@ from neuralmark import Key
 from neuralmark.errors import ParameterError, UnsuitableTensorError
 from neuralmark.integrations.transformers import NeuralMarkCallback
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorboard"),
-    pytest.mark.filterwarnings("ignore:`torch.jit.script.*:DeprecationWarning"),
-]
-
 NAME = "transformer.h.1.attn.c_attn.weight"
 LOGGED = {"neuralmark/rate", "neuralmark/loss", "neuralmark/margin"}
 

@@ -50,7 +50,9 @@ def loss(z: Array, bits: Array) -> Array:
     return (z.clip(min=0) - z * bits + xp.log1p(xp.exp(-abs(z)))).mean()
 
 
-def loss_gradient(z: Array, bits: Array, matrix: Array, per_pool: int) -> Array:
-    """∂loss/∂w at a carrier of each pool: k numbers, the same for all P carriers of a pool."""
-    sigmoid = 0.5 * (1.0 + namespace(z).tanh(0.5 * z))
-    return matrix @ ((sigmoid - bits) / (len(bits) * per_pool))
+def loss_gradient(z: Array, signs: Array, matrix: Array, per_pool: int) -> Array:
+    """∂loss/∂w at a carrier of each pool: k numbers, the same for all P carriers of a pool.
+
+    sigmoid(z) - b is (tanh(z/2) - s)/2 with s = ±1 for b.
+    """
+    return matrix @ ((namespace(z).tanh(0.5 * z) - signs) * (0.5 / (len(signs) * per_pool)))

@@ -1,6 +1,7 @@
 """The handle of a mark in training: adds the term, keeps the margins, tells how far it is."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,12 +221,12 @@ class LiveMark:
         self._check_parameters()
         with _exact(self._device()):
             found = self._pools()
-            matrix, bits, _ = self._constants(found.pooled)
+            matrix, bits, signs = self._constants(found.pooled)
             z = readout.logits(found.pooled, matrix)
-            share = readout.loss_gradient(z, bits, matrix, site.carriers.per_pool)
+            share = readout.loss_gradient(z, signs, matrix, site.carriers.per_pool)
             share = share * (strength if scale is None else strength * scale)
             for source in site.sources:
-                source.push(share.index_select(0, self._owner(source)))
+                source.push(self._spread(share, source))
             self._last = found
         return lambda: strength * readout.loss(z, bits)
 
@@ -250,8 +251,7 @@ class LiveMark:
             def realise(shift: Float, unevenly: bool) -> Float:
                 nonlocal last
                 for source, values in zip(site.sources, before, strict=True):
-                    change = torch.from_numpy(shift).to(values)
-                    change = change.index_select(0, self._owner(source))
+                    change = self._spread(torch.from_numpy(shift).to(values), source)
                     if unevenly:
                         factors = imprint.uneven(site.carriers.size)[source.order]
                         change = change * torch.from_numpy(factors).to(values)
@@ -304,6 +304,13 @@ class LiveMark:
             )
         return self._matrices[place]
 
+    def _spread(self, per_pool: torch.Tensor, source: Source) -> torch.Tensor:
+        """A number for each pool, as one for each carrier of the source."""
+        carriers = self._site.carriers
+        if len(source.order) == carriers.size and carriers.pooling == "strided":
+            return per_pool.expand(carriers.per_pool, -1).reshape(-1)
+        return per_pool.index_select(0, self._owner(source))
+
     def _owner(self, source: Source) -> torch.Tensor:
         carriers = self._site.carriers
         return source.pools(carriers.pools, carriers.per_pool, carriers.pooling)
@@ -337,4 +344,6 @@ def _rehearsed(optimizer: Any, kwargs: dict[str, Any]) -> bool:
 
 def _exact(device: torch.device) -> Any:
     """No autocast: the read-out is computed in full precision."""
+    if not torch.is_autocast_enabled(device.type):
+        return nullcontext()
     return torch.autocast(device.type, enabled=False)

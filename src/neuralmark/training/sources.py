@@ -50,18 +50,16 @@ class _Base:
     def __init__(self, name: str, layout: Layout, at: Index, order: Index) -> None:
         self.name, self.layout, self.order = name, layout, order
         self._at = at
-        self._cache: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._indices: dict[torch.device, torch.Tensor] = {}
+        self._owners: dict[torch.device, torch.Tensor] = {}
 
     def pools(self, pools: int, per_pool: int, pooling: str) -> torch.Tensor:
         """Pool of each carrier."""
         device = self._device()
-        if device not in self._cache:
+        if device not in self._owners:
             owner = self.order % pools if pooling == "strided" else self.order // per_pool
-            self._cache[device] = (
-                torch.from_numpy(self._at).to(device),
-                torch.from_numpy(owner).to(device),
-            )
-        return self._cache[device][1]
+            self._owners[device] = torch.from_numpy(owner).to(device)
+        return self._owners[device]
 
     def exact(self) -> bool:
         """Whether what is written is what is read."""
@@ -69,9 +67,9 @@ class _Base:
 
     def _index(self) -> torch.Tensor:
         device = self._device()
-        if device in self._cache:
-            return self._cache[device][0]
-        return torch.from_numpy(self._at).to(device)
+        if device not in self._indices:
+            self._indices[device] = torch.from_numpy(self._at).to(device)
+        return self._indices[device]
 
     def _device(self) -> torch.device:
         raise NotImplementedError
@@ -89,6 +87,7 @@ class Direct(_Base):
         """`places`: positions in the local block, and indices among all carriers."""
         super().__init__(name, layout, *places)
         self.tensor = tensor
+        self._distributed = is_dtensor(tensor)
 
     def parameters(self) -> Sequence[torch.Tensor]:
         """The tensor itself."""
@@ -96,28 +95,31 @@ class Direct(_Base):
 
     def values(self, *, differentiable: bool = False) -> torch.Tensor:
         """Gather the carriers."""
-        with torch.set_grad_enabled(differentiable):
-            flat = local(self.tensor).reshape(-1)
-            return wide(flat.index_select(0, self._index()))
+        if differentiable:
+            return wide(local(self.tensor).reshape(-1).index_select(0, self._index()))
+        flat = self._local(self.tensor.detach()).reshape(-1)
+        return wide(flat.index_select(0, self._index()))
 
     @torch.no_grad()
     def push(self, gradients: torch.Tensor) -> None:
         """Add to .grad, making it where there is none."""
-        self.tensor.grad = _placed_like(self.tensor)
-        target = local(self.tensor.grad)
-        index = self._index()
-        with _flat(target) as flat:
-            flat.scatter_add_(0, index, gradients.to(flat.dtype))  # each place once
+        gradient = _placed_like(self.tensor)
+        if gradient is not self.tensor.grad:
+            self.tensor.grad = gradient
+        with _flat(self._local(gradient)) as flat:
+            flat.scatter_add_(0, self._index(), gradients.to(flat.dtype))  # each place once
 
     @torch.no_grad()
     def write(self, values: torch.Tensor) -> None:
         """Set the carriers, rounded to the tensor's dtype."""
-        target = local(self.tensor.detach())
-        with _flat(target) as flat:
+        with _flat(self._local(self.tensor.detach())) as flat:
             flat.index_copy_(0, self._index(), values.to(flat.dtype))
 
+    def _local(self, tensor: torch.Tensor) -> torch.Tensor:
+        return local(tensor) if self._distributed else tensor
+
     def _device(self) -> torch.device:
-        return local(self.tensor.detach()).device
+        return self.tensor.device
 
     def _dtype(self) -> torch.dtype:
         return self.tensor.dtype
