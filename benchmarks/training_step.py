@@ -2,11 +2,11 @@
 
     python -m benchmarks.training_step [--batch 64] [--steps 6] [--json]
 
-`published` selects with w[mask], the usual way; `masked_select` is the same with the quicker call,
-for comparison. Must be reached at R=4: the gradient hook at least 20 times cheaper than the published steps (R
-rounds of repeat, mask and select on the weight, autograd through them); both modes at most 0.5 %
-of a clean training step (all threads) at batch 64, timed at the hook itself (one thread, like
-its peer). A table for R = 1 … 8.
+`published`: R rounds of repeat, mask and select (w[mask], the usual way) on the weight, autograd
+through them; `masked_select` is the same with the quicker call, for comparison. Must be reached at
+R=4: the gradient hook at least 20 times cheaper than the published steps; both modes at most 0.5 %
+of a clean training step (all threads) at batch 64, timed at the hook itself (one thread, like its
+peer). A table for R = 1 … 8.
 """
 
 import sys
@@ -138,10 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
         rows.append(
             [
                 rounds,
-                *(
-                    f"{1000 * times[name]:.2f} ms"
-                    for name in ("published", "gradient", "projection")
-                ),
+                *(f"{1000 * times[name]:.2f} ms" for name in COLUMNS),
                 f"{times['published'] / times['gradient']:.1f} x",
                 *(f"{100 * times[name] / clean:.3f} %" for name in ("gradient", "projection")),
             ]
