@@ -1,12 +1,12 @@
 """Every example runs as a stranger would run it, and ends in a verified mark."""
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.conftest import clean_environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -16,7 +16,7 @@ def run(name: str, folder: Path, *options: str) -> str:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *options],
         cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        env=clean_environment(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES=""),
         capture_output=True,
         text=True,
         timeout=300,

@@ -1,20 +1,26 @@
-"""Tiny models run fastest on one thread, and always alike."""
+"""Tiny models run fastest on one thread, and always alike; frameworks leave settings behind."""
 
+import os
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 from tests.integrations.tiny import QUICK
 
 from neuralmark import Key
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
+def _alone() -> Iterator[None]:
+    """One thread, and what the Trainer writes into the environment is taken back."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with mock.patch.dict(os.environ):
+        yield
+    torch.set_num_threads(threads)
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture

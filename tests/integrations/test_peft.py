@@ -95,7 +95,7 @@ def test_carriers_of_the_product_equal_the_formed_ones(kind: str, dtype: torch.d
 
 @pytest.mark.parametrize("kind", ["conv1d", "linear"])
 def test_the_gradient_equals_autograd_through_the_formed_product(kind: str) -> None:
-    model, name, module = layer(kind, torch.float32)
+    model, name, module = layer(kind, torch.float64)
     key = Key(Parameters(bits=32, pools=64, rounds=2), salt=bytes(32), secret=bytes(32))
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.0)
@@ -109,11 +109,11 @@ def test_the_gradient_equals_autograd_through_the_formed_product(kind: str) -> N
     carriers = Carriers.of(at, made_size := module.base_layer.weight.numel())
     assert made_size >= carriers.size
     values = module.get_delta_weight("default").reshape(-1)[torch.from_numpy(carriers.positions())]
-    z = values.reshape(-1, carriers.pools).mean(0) @ torch.from_numpy(at.matrix.copy())
-    bits = torch.from_numpy(at.bits.copy()).float()
+    z = values.reshape(-1, carriers.pools).mean(0) @ torch.from_numpy(at.matrix.copy()).double()
+    bits = torch.from_numpy(at.bits.copy()).double()
     loss = 7 * torch.nn.functional.binary_cross_entropy_with_logits(z, bits)
     for ours, theirs in zip(found, torch.autograd.grad(loss, (down, up)), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-9)
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-15)
 
 
 def test_the_papers_setting_trains_to_every_bit() -> None:
