@@ -4,7 +4,6 @@ First a `Draft` is computed (which bytes would change, at what cost), then it is
 or in place. Nothing of the input is touched before the draft is complete.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -13,14 +12,14 @@ from pathlib import Path
 
 from neuralmark import files
 from neuralmark.attempts import Attempt
+from neuralmark.checking import Check, strongest
 from neuralmark.checkpoints import Checkpoint, open_checkpoint, open_file, root_of
 from neuralmark.checkpoints import _journal as journal
 from neuralmark.checkpoints._base import Edits
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Placement
-from neuralmark.drafting import Draft, at_strength, check_effort, draft, plan
+from neuralmark.drafting import Draft, check_effort, draft, plan
 from neuralmark.errors import (
-    CheckFailedError,
     CheckpointError,
     InfeasibleError,
     OutputError,
@@ -33,9 +32,6 @@ from neuralmark.records import Claim, Digest, Verdict
 from neuralmark.verification import find, judge, verify
 
 CLAIM_IN_FOLDER = "neuralmark.claim.json"
-
-Check = Callable[[Path], bool]
-"""The owner's own evaluation of a candidate: a path in, pass or fail out."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ def embed(
         if target is None:
             return _result(compute(), None, None, None)
         if check is not None:
-            compute = partial(_strongest, compute(), check, target, fixed=strength is not None)
+            compute = partial(strongest, compute(), check, target, fixed=strength is not None)
         if in_place:
             result = _write_in_place(compute(), model, progress)
         else:
@@ -224,47 +220,6 @@ def _reread(drafted: Draft, path: Path, label: str, progress: Progress | None) -
             f"only {verdict.matched} of {verdict.bits} bits were read back from the written file"
         )
     return verdict
-
-
-def _strongest(drafted: Draft, check: Check, target: Path, *, fixed: bool) -> Draft:
-    """The strongest mark whose candidate passes the owner's check, within about 10 %.
-
-    A strength the owner named is the most that is tried; otherwise stronger ones are tried too.
-    """
-
-    def passes(candidate: Draft) -> bool:
-        path = files.beside(target, "nmcheck")
-        try:
-            with files.writing(path):
-                candidate.checkpoint.write(path, candidate.edits)
-            return check(path)
-        finally:
-            with files.uninterrupted():
-                files.remove(path)
-
-    good, bad = (drafted, None) if passes(drafted) else (None, drafted.strength)
-    factor = 0.5 if good is None else 2.0
-    for _ in range(0 if fixed and good else 4):
-        candidate = at_strength(drafted, (good.strength if good else bad or 1.0) * factor)
-        if passes(candidate):
-            good = candidate
-            if factor < 1:
-                break
-        else:
-            bad = candidate.strength
-            if factor > 1:
-                break
-    if good is None:
-        raise CheckFailedError(
-            f"no mark passed the check, not even strength {bad:.3g}; nothing was written"
-        )
-    for _ in range(3 if bad is not None else 0):
-        candidate = at_strength(drafted, math.sqrt(good.strength * (bad or 1.0)))
-        if passes(candidate):
-            good = candidate
-        else:
-            bad = candidate.strength
-    return good
 
 
 def _result(

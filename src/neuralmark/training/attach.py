@@ -19,8 +19,9 @@ from neuralmark.keyfile import Key
 from neuralmark.placement import Tensor, auto, placement_of, select
 from neuralmark.reading import require_carriers
 from neuralmark.training.derived import LORA_DELTA
-from neuralmark.training.handle import MODES, LiveMark, Settings, Site
+from neuralmark.training.handle import LiveMark
 from neuralmark.training.live import LiveModel, sources_of
+from neuralmark.training.site import MODES, Settings, Site
 from neuralmark.training.sources import Direct, Source
 
 TARGETS = ("weights", "lora-delta")

@@ -1,8 +1,7 @@
 """The handle of a mark in training: adds the term, keeps the margins, tells how far it is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,50 +9,14 @@ import torch
 
 from neuralmark.attempts import Attempt
 from neuralmark.core import imprint, readout
-from neuralmark.core.carriers import Carriers
-from neuralmark.core.key import Float, Mark, Placement
+from neuralmark.core.key import Float, Placement
 from neuralmark.errors import ParameterError, UnsuitableTensorError, UsageError
-from neuralmark.keyfile import Key
 from neuralmark.records import Claim
 from neuralmark.training.layout import Peers, agreed
-from neuralmark.training.live import LiveModel, LiveSuspect, Pools, pool, reading_of, shifted
+from neuralmark.training.live import LiveSuspect, Pools, pool, reading_of, shifted
+from neuralmark.training.site import Settings, Site, State
 from neuralmark.training.sources import Source
 from neuralmark.verification import find
-
-MODES = ("gradient", "projection", "loss")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How the mark is kept during training."""
-
-    mode: str = "gradient"
-    strength: float = 1.0
-    every: int = 1
-
-
-@dataclass(frozen=True)
-class Site:
-    """What is marked: a key at a placement in a live model."""
-
-    model: LiveModel
-    key: Key
-    placement: Placement
-    mark: Mark
-    carriers: Carriers
-    sources: Sequence[Source]
-    owners: Sequence[tuple[torch.nn.Module, str, torch.Tensor]] = ()
-    """Modules and names of the marked parameters, to see when one is replaced."""
-
-
-@dataclass(frozen=True)
-class State:
-    """How far the mark is."""
-
-    rate: float
-    loss: float
-    margin: float
-    """The smallest margin, in units of what unmarked logits scatter by (σz)."""
 
 
 class LiveMark:

@@ -10,9 +10,10 @@ from neuralmark.drafting import check_effort, choose_strength
 from neuralmark.embedding import Embedding, few_carriers
 from neuralmark.keyfile import Key
 from neuralmark.training.attach import locate
-from neuralmark.training.handle import LiveMark, Settings
+from neuralmark.training.handle import LiveMark
 from neuralmark.training.layout import add_up
 from neuralmark.training.live import LiveSuspect
+from neuralmark.training.site import Settings
 from neuralmark.verification import examine
 
 
