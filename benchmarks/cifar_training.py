@@ -136,8 +136,8 @@ def main(arguments: list[str] | None = None) -> int:
                 r.name,
                 f"{r.accuracy:.2f} %",
                 f"{100 * r.moved:.1f} %",
-                r.verdict.matched if r.verdict else "-",
-                r.verdict.status if r.verdict else "-",
+                "-" if r.verdict is None else r.verdict.matched,
+                "-" if r.verdict is None else r.verdict.status,
             ]
             for r in [*clean, *marked]
         ],

@@ -15,7 +15,13 @@ def cli_page() -> str:
     """The help of every command."""
     parts = ["# Commands", "", "Written by `make docs` from the program's own help.", ""]
     for words, command in walk(["neuralmark"], neuralmark):
-        context = click.Context(command, info_name=" ".join(words), terminal_width=80, color=False)
+        context = click.Context(
+            command,
+            info_name=" ".join(words),
+            terminal_width=80,
+            color=False,
+            help_option_names=["-h", "--help"],
+        )
         parts += [f"## {' '.join(words)}", "", "```", command.get_help(context), "```", ""]
     return "\n".join(parts)
 
@@ -41,7 +47,13 @@ def errors_page() -> str:
         if inspect.isclass(kind) and issubclass(kind, errors.NeuralMarkError)
     ]
     head = ["# Errors", "", "Written by `make docs` from `neuralmark.errors`. On the command line"]
-    head += ["each is one line on stderr, `neuralmark: NAME: message`, and an exit code.", ""]
+    head += [
+        "each is one line on stderr, `neuralmark: NAME: message`, and an exit code; what is wrong"
+    ]
+    head += [
+        "with the call itself (`MissingParameter`, `BadParameter`, …) exits with 2 as well.",
+        "",
+    ]
     table = ["| error | exit code | meaning |", "|---|---|---|", *rows, ""]
     return "\n".join([*head, "```", tree, "```", "", *table])
 

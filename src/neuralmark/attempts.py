@@ -8,7 +8,15 @@ from neuralmark.core.carriers import expected_per_pool
 from neuralmark.core.key import Placement
 from neuralmark.errors import ClaimMismatchError, TooFewCarriersError, UnknownTensorError
 from neuralmark.keyfile import Key
-from neuralmark.placement import Tensor, auto, placement_of, require_usable, select, suggestion
+from neuralmark.placement import (
+    Tensor,
+    auto,
+    natural,
+    placement_of,
+    require_usable,
+    select,
+    suggestion,
+)
 from neuralmark.records import Claim
 
 
@@ -20,6 +28,11 @@ class Attempt:
     tensors: tuple[Tensor, ...]
     mapping: str
     transposed: bool = False
+
+    @property
+    def reading_of(self) -> tuple[tuple[str, ...], bool]:
+        """What is read, and which way round: the same twice is one trial."""
+        return tuple(tensor.info.name for tensor in self.tensors), self.transposed
 
 
 def attempts_for(
@@ -37,7 +50,12 @@ def attempts_for(
 
 def check_claim(claim: Claim, key: Key) -> None:
     """Refuse a claim of another key, or one whose parameters disagree with the key's."""
-    if claim.fingerprint != key.fingerprint or claim.commitment != key.commitment:
+    if claim.fingerprint == key.fingerprint and claim.commitment != key.commitment:
+        raise ClaimMismatchError(
+            "the claim's commitment is not this key's; it was edited: rebuild it with"
+            " 'neuralmark claim MODEL --key KEY'"
+        )
+    if claim.fingerprint != key.fingerprint:
         raise ClaimMismatchError(
             f"the claim is of the key {claim.fingerprint[:60]}, not of this one"
             f" ({key.fingerprint}); give the key that made the claim, or leave the claim out"
@@ -50,7 +68,10 @@ def check_claim(claim: Claim, key: Key) -> None:
 
 
 def claimed(known: Sequence[Tensor], placement: Placement) -> list[Attempt]:
-    """Map the claim's tensors to the suspect's: by name, else by order among equal shapes."""
+    """Map the claim's tensors to the suspect's: by name, else by order among equal shapes.
+
+    The order is that of appearance, and that of the names (2 before 10) where it differs.
+    """
     by_name = {tensor.name: tensor for tensor in known}
     if all(name in by_name for name, _ in placement):
         chosen = tuple(by_name[name] for name, _ in placement)
@@ -59,8 +80,9 @@ def claimed(known: Sequence[Tensor], placement: Placement) -> list[Attempt]:
         for transposed in (False, True):
             if _fits(chosen, placement, transposed):
                 return [Attempt(placement, chosen, "names", transposed)]
-    ways = [_by_shape(known, placement, transposed) for transposed in (False, True)]
-    attempts = [attempt for attempt in ways if attempt is not None]
+    orders = (list(known), sorted(known, key=lambda tensor: natural(tensor.name)))
+    ways = [_by_shape(order, placement, turned) for turned in (False, True) for order in orders]
+    attempts = list({way.reading_of: way for way in ways if way is not None}.values())
     if not attempts:
         name, shape = next(((n, s) for n, s in placement if n not in by_name), placement[0])
         found = f" (here it has the shape {by_name[name].info.shape})" if name in by_name else ""

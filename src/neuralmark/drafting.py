@@ -27,6 +27,7 @@ from neuralmark.reading import Progress, Reading, read_marked, require_carriers
 DEFAULT_STRENGTH = 1.0
 DEFAULT_BUDGET = 2.0
 MAX_STRENGTH = 1e6
+_BUDGET_TRIES = 12
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class Plan:
     mark: Mark
     carriers: Carriers
     solver: LeastChange
+    quantised: int = 0
+    """Tensors that were passed over because they are quantised."""
 
 
 def plan(checkpoint: Checkpoint, key: Key, tensors: Sequence[str] | None = None) -> Plan:
@@ -122,7 +125,8 @@ def plan(checkpoint: Checkpoint, key: Key, tensors: Sequence[str] | None = None)
     placement = placement_of(chosen)
     mark = key.at(placement)
     carriers = require_carriers(mark, placement)
-    return Plan(checkpoint, key, chosen, placement, mark, carriers, LeastChange(mark))
+    quantised = sum("dequantise" in (tensor.obstacle or "") for tensor in known)
+    return Plan(checkpoint, key, chosen, placement, mark, carriers, LeastChange(mark), quantised)
 
 
 def draft(
@@ -156,7 +160,22 @@ def draft(
         gamma,
         np.empty(0),
     )
-    return at_strength(empty, gamma)
+    drafted = at_strength(empty, gamma)
+    return drafted if strength is not None else _within_budget(drafted, budget)
+
+
+def _within_budget(drafted: Draft, budget: float | None) -> Draft:
+    """Weaken a mark that rounding to a coarse dtype made dearer than its budget."""
+    limit = (DEFAULT_BUDGET if budget is None else budget) / 100 * drafted.reading.norm
+    least = DEFAULT_STRENGTH if budget is None else 0.0
+    for _ in range(_BUDGET_TRIES):
+        if drafted.change_norm <= 1.002 * limit or drafted.strength <= least:
+            return drafted
+        weaker = drafted.strength * 0.99 * limit / drafted.change_norm
+        drafted = at_strength(drafted, max(weaker, least))
+    raise InfeasibleError(
+        f"a budget of {budget} % cannot write these bits into so coarse a dtype; raise --budget"
+    )
 
 
 def at_strength(drafted: Draft, strength: float) -> Draft:
@@ -174,7 +193,9 @@ def check_effort(strength: float | None, budget: float | None) -> None:
     if strength is not None and budget is not None:
         raise ParameterError("give either a strength or a budget, not both")
     if strength is not None and not 0 < strength <= MAX_STRENGTH:
-        raise ParameterError(f"strength must be a positive number, not {strength}")
+        raise ParameterError(
+            f"strength must be above 0 and at most {MAX_STRENGTH:g}, not {strength}"
+        )
     if budget is not None and not 0 < budget <= 100:
         raise ParameterError(f"budget must be a percentage above 0 and up to 100, not {budget}")
 

@@ -16,9 +16,10 @@ from neuralmark.checking import Check, strongest
 from neuralmark.checkpoints import Checkpoint, open_checkpoint, open_file, root_of
 from neuralmark.checkpoints import _journal as journal
 from neuralmark.checkpoints._base import Edits
+from neuralmark.core.bound import SECURITY_BITS, boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Placement
-from neuralmark.drafting import Draft, check_effort, draft, plan
+from neuralmark.drafting import Draft, Plan, check_effort, draft, plan
 from neuralmark.errors import (
     CheckpointError,
     InfeasibleError,
@@ -79,16 +80,19 @@ def embed(
     with journal.exclusive(root_of(model)) if in_place else nullcontext():
         checkpoint = open_checkpoint(model)
         check_effort(strength, budget)
+        planned = plan(checkpoint, key, tensors)
+        notes = _notes(model, planned, named=bool(tensors))
         compute = partial(
             draft,
-            plan(checkpoint, key, tensors),
+            planned,
             strength=strength,
             budget=budget,
             progress=progress,
         )
         before = [verify(model, other) for other in other_keys]
         if target is None:
-            return _result(compute(), None, None, None)
+            result = _result(compute(), None, None, None)
+            return replace(result, warnings=result.warnings + notes)
         if check is not None:
             compute = partial(strongest, compute(), check, target, fixed=strength is not None)
         if in_place:
@@ -97,7 +101,37 @@ def embed(
             copying = Copying(checkpoint, key, model, target, overwrite)
             result = _write_copy(copying, compute, progress)
     after = [verify(_same_part(model, target), other) for other in other_keys]
-    return replace(result, others=tuple(zip(before, after, strict=True)))
+    others = tuple(zip(before, after, strict=True))
+    return replace(result, others=others, warnings=result.warnings + notes)
+
+
+def _notes(model: Path, planned: Plan, *, named: bool) -> tuple[str, ...]:
+    """What the owner should know of this mark before relying on it."""
+    notes = []
+    key = planned.key
+    if boundary(key.parameters.bits) is None:
+        notes.append(
+            f"{key.parameters.bits} bits can never be verified to 2^-{SECURITY_BITS}: make a key"
+            " of 256 bits"
+        )
+    if named and len(planned.tensors) > 1:
+        notes.append("tensors named by hand are found again only with the claim (or the names)")
+    if not named and planned.quantised:
+        notes.append(
+            f"{planned.quantised} quantised tensors were passed over; dequantise them to mark them"
+        )
+    try:
+        earlier = Claim.load(claim_path(model)).fingerprint
+    except RecordError:
+        return tuple(notes)
+    if earlier == key.fingerprint:
+        notes.append("a claim of this very key is beside the input: its mark is there already")
+    else:
+        notes.append(
+            f"the input carries a claim of another key ({earlier[:60]}): its mark is kept;"
+            " --other-key shows both rates"
+        )
+    return tuple(notes)
 
 
 def rebuild_claim(

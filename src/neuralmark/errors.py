@@ -20,7 +20,7 @@ NeuralMarkError
     ├── CheckpointError            a model file that cannot be read
     │   ├── UnknownFormatError     no known format
     │   ├── MalformedError         truncated, overlapping, lying
-    │   ├── UnsafeError            would execute code, leave its folder, or exhaust memory
+    │   ├── UnsafeError            would leave its folder, exhaust memory, or need its code run
     │   └── InterruptedEmbedError  an in-place embedding was cut short; recover first
     └── NonFiniteError             NaN or infinity where the mark is read
 """
@@ -115,7 +115,7 @@ class MalformedError(CheckpointError):
 
 
 class UnsafeError(CheckpointError):
-    """The file would execute code, reach outside its folder, or exhaust memory."""
+    """The file reaches outside its folder, would exhaust memory, or cannot be read unexecuted."""
 
 
 class InterruptedEmbedError(CheckpointError):

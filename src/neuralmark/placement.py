@@ -62,6 +62,8 @@ class Tensor:
 
     name: str
     info: TensorInfo
+    tied: bool = False
+    """Whether it shares its bytes with a tensor before it; `auto` leaves it alone."""
 
     @property
     def obstacle(self) -> str | None:
@@ -97,7 +99,11 @@ def canonical_name(stored: str) -> str:
 
 def catalogue(checkpoint: Checkpoint) -> list[Tensor]:
     """All tensors of a checkpoint, in its order, with canonical names and obstacles."""
-    return catalogue_of([checkpoint.info(name) for name in checkpoint.names()])
+    tied = checkpoint.tied()
+    return [
+        replace(tensor, tied=tensor.info.name in tied)
+        for tensor in catalogue_of([checkpoint.info(name) for name in checkpoint.names()])
+    ]
 
 
 def catalogue_of(infos: Sequence[TensorInfo]) -> list[Tensor]:
@@ -142,6 +148,7 @@ def auto(tensors: Iterable[Tensor], parameters: Parameters) -> Choice:
         tensor
         for tensor in tensors
         if tensor.obstacle is None
+        and not tensor.tied
         and len(tensor.info.shape) >= 2
         and tensor.info.size >= MIN_TENSOR
     ]
@@ -155,6 +162,8 @@ def auto(tensors: Iterable[Tensor], parameters: Parameters) -> Choice:
         total += tensor.info.size
     chosen.sort(key=lambda tensor: natural(tensor.name))
     per_pool = expected_per_pool(total, parameters.pools, parameters.rounds)
+    if not chosen:
+        return Choice((), f"no floating-point matrix of at least {MIN_TENSOR:,} weights")
     why = (
         f"the {len(chosen)} largest inner weight tensor{'s' * (len(chosen) != 1)} of"
         f" {len(candidates)} suitable: {total:,} weights, about {per_pool:,.0f} carriers a pool"

@@ -103,11 +103,11 @@ def read_marked(
             if progress:
                 progress("reading", done, size)
         digests[tensor.name] = digest.hexdigest()
-    if not (np.isfinite(sums).all() and math.isfinite(squares)):
-        names = ", ".join(repr(tensor.name) for tensor in tensors[:4])
-        raise NonFiniteError(
-            f"the weights that carry the mark hold NaN or infinity ({names}); repair the model"
-        )
+        if not (np.isfinite(sums).all() and math.isfinite(squares)):
+            raise NonFiniteError(
+                f"weights of {tensor.name!r} that carry the mark are NaN or infinite: no bit can be"
+                " read from them; ask for an intact copy, or set them to 0 in one and say so"
+            )
     pooled = sums / max(carriers.per_pool, 1)
     spread = squares - carriers.per_pool * float(pooled @ pooled)
     within = math.sqrt(max(spread, 0.0) / max(carriers.size - carriers.pools, 1))

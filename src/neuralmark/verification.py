@@ -15,7 +15,7 @@ from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core import bound, readout
 from neuralmark.core.certificate import certified_radius
 from neuralmark.core.key import Float, Mark
-from neuralmark.errors import CheckpointError, NonFiniteError, TooFewCarriersError
+from neuralmark.errors import CheckpointError, NonFiniteError, ParameterError, TooFewCarriersError
 from neuralmark.keyfile import Key
 from neuralmark.reading import FileSuspect, Progress, Reading, Suspect, require_carriers
 from neuralmark.records import (
@@ -89,6 +89,8 @@ def examine(
     progress: Progress | None = None,
 ) -> Verdict:
     """Look for the key's mark in anything that can be read."""
+    if not isinstance(key, Key):
+        raise ParameterError(f"expected a Key, not {type(key).__name__}: use Key.load(FILE)")
     if isinstance(claim, str | Path):
         claim = Claim.load(claim)
     attempts = attempts_for(suspect.tensors(), key, claim, tensors)
@@ -142,7 +144,7 @@ def judge(
     """The verdict on what was found in `trials` ways of looking."""
     bits, matched = key.parameters.bits, finding.matched
     needed = bound.boundary(bits, trials)
-    status, reason = _status(key, matched, needed, trials)
+    status, reason = _status(key, finding, needed, trials)
     reading, attempt = finding.reading, finding.attempt
     carriers = reading.carriers
     radius = relative = None
@@ -181,8 +183,8 @@ def judge(
     )
 
 
-def _status(key: Key, matched: int, needed: int | None, trials: int) -> tuple[str, str]:
-    bits = key.parameters.bits
+def _status(key: Key, finding: Finding, needed: int | None, trials: int) -> tuple[str, str]:
+    bits, matched, mapping = key.parameters.bits, finding.matched, finding.attempt.mapping
     ways = f"{trials} ways of looking" if trials > 1 else "one way of looking"
     if needed is None:
         best = bound.bound_log2(bits, bits, trials)
@@ -191,7 +193,11 @@ def _status(key: Key, matched: int, needed: int | None, trials: int) -> tuple[st
             f" gives only 2^{best:.2f}; make keys of 256 bits or more"
         )
     if matched < needed:
-        return NOT_VERIFIED, (f"{matched} of {bits} bits match; {needed} are needed in {ways}")
+        hint = "; if tensors were renamed, or several marked by name, give --claim or --tensor"
+        return NOT_VERIFIED, (
+            f"{matched} of {bits} bits match; {needed} are needed in {ways}"
+            + (hint if mapping == "search" else "")
+        )
     if key.kind == "raw":
         return UNPROVEN, RAW_REASON
     return VERIFIED, (f"{matched} of {bits} bits match; {needed} would have sufficed in {ways}")

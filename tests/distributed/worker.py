@@ -7,6 +7,7 @@ FOLDER/results.json: for each scenario the list of what the processes found).
 import contextlib
 import hashlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -513,7 +514,10 @@ def main(folder: Path, names: list[str]) -> None:
             print(f"{name}: {time.monotonic() - began:.1f} s", file=sys.stderr)
     if dist.get_rank() == 0:
         (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    dist.barrier()
     dist.destroy_process_group()
+    sys.stderr.flush()
+    os._exit(0)  # gloo's threads sometimes abort the interpreter's own shutdown
 
 
 if __name__ == "__main__":

@@ -103,6 +103,17 @@ class Checkpoint:
         """Where the bytes of a tensor are; for a compressed one, where its packed bytes begin."""
         return self._tensors[name]
 
+    def tied(self) -> set[str]:
+        """Tensors whose bytes are those of a tensor before them (tied weights)."""
+        seen: set[tuple[Path, int]] = set()
+        tied = set()
+        for name, stored in self._tensors.items():
+            place = (stored.file, stored.offset)
+            if stored.info.nbytes and place in seen:
+                tied.add(name)
+            seen.add(place)
+        return tied
+
     def overlap(self, names: Iterable[str]) -> tuple[str, str] | None:
         """Two of these tensors that share bytes (tied weights), or None."""
         spans = sorted((self._tensors[name] for name in names), key=lambda s: (s.file, s.offset))

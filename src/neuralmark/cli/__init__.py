@@ -69,6 +69,9 @@ def main() -> None:
         except SystemExit:  # click's way with a closed pipe; 1 would say "not verified"
             code = UsageError.exit_code
         sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        sys.exit(UsageError.exit_code)
     except click.ClickException as error:
         output.fail(type(error).__name__, error.format_message(), UsageError.exit_code)
     except (KeyboardInterrupt, click.Abort):

@@ -1,5 +1,6 @@
 """What the commands print: panels on a terminal, plain lines in a pipe, JSON when asked."""
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -118,10 +119,16 @@ def progress_bar() -> "Iterator[Progress | None]":
 
 
 def power_of_two(exponent: float) -> str:
-    """A chance as a power of two."""
-    return f"2^{exponent:.2f}"
+    """A chance as a power of two, rounded up, so that none looks smaller than it is."""
+    return f"2^{math.ceil(round(exponent * 100, 6)) / 100:.2f}"
 
 
 def percent(share: float, digits: int = 2) -> str:
     """A share as a percentage."""
     return f"{100 * share:.{digits}f} %"
+
+
+def percent_at_least(share: float, digits: int = 3) -> str:
+    """A share as a percentage, rounded down: for what is guaranteed."""
+    scale = 10**digits
+    return f"{math.floor(100 * share * scale) / scale:.{digits}f} %"

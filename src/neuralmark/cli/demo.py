@@ -41,7 +41,7 @@ def command(ctx: click.Context, folder: Path, as_json: bool) -> None:
                         "name": run.name,
                         "history": [vars(epoch) for epoch in run.history],
                         "moved": run.moved,
-                        "verdict": run.verdict.to_dict() if run.verdict else None,
+                        "verdict": None if run.verdict is None else run.verdict.to_dict(),
                     }
                     for run in outcome.trained
                 ],

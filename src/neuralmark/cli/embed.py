@@ -174,7 +174,7 @@ def _show(result: "Embedding") -> None:
     rows += [
         ("read back", f"{verdict.matched} of {verdict.bits} bits ({output.percent(verdict.rate)})"),
         ("margins", f"smallest {verdict.smallest_margin:.3g}, median {verdict.median_margin:.3g}"),
-        ("certified radius", output.percent(radius or 0.0, 3) + " of the weights' norm"),
+        ("certified radius", output.percent_at_least(radius or 0.0) + " of the weights' norm"),
         ("claim", str(result.claim_file)),
     ]
     for before, after in result.others:

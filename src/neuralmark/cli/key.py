@@ -49,10 +49,13 @@ def new(
     as_json: bool,
 ) -> None:
     """Draw a new 256-bit secret and write it to FILE."""
+    from neuralmark.core.imprint import doubts
     from neuralmark.keyfile import Key
 
     _refuse_existing(file)
     parameters, why = _parameters(bits, pools, rounds, model)
+    for warning in doubts(parameters):
+        output.note(f"warning: {warning}")
     key = Key.new(parameters, owner=owner, content=content)
     _save(key, file, passphrase_file, no_passphrase)
     if why and not as_json:
@@ -151,6 +154,7 @@ def passphrase(
         key.save(file, options.given_passphrase(new_passphrase_file), overwrite=True)
     else:
         key.save(file, options.typed_twice(), overwrite=True)
+    output.note("the passphrase was changed")
     _report(key, file, as_json, {})
 
 

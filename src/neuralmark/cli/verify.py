@@ -81,6 +81,7 @@ def command(
 
         _refuse_inputs(report, (model, key_file, claim_file))
         files.write_text(report, verdict_page(verdict), overwrite=True)
+        output.note(f"report written to {report}")
     if as_json:
         output.as_json(verdict.to_dict())
     else:
@@ -107,7 +108,7 @@ def _show(verdict: "Verdict") -> None:
         ("key", f"{verdict.fingerprint} ({verdict.key_kind})"),
         ("matched", f"{verdict.matched} of {verdict.bits} bits ({output.percent(verdict.rate)})"),
         ("boundary", needed),
-        ("chance of error", f"{output.power_of_two(verdict.bound_log2)} at most"),
+        ("chance by luck", f"at most {output.power_of_two(verdict.bound_log2)} for so many bits"),
         ("trials", f"{verdict.trials}"),
         ("tensors", shown + (" (transposed)" if verdict.orientation == "transposed" else "")),
         (
@@ -124,7 +125,7 @@ def _show(verdict: "Verdict") -> None:
                 (
                     ""
                     if relative is None
-                    else f"{output.percent(relative, 3)} of the weights' norm: "
+                    else f"{output.percent_at_least(relative)} of the weights' norm: "
                 )
                 + "no smaller change undoes this verdict, even by someone who knows the key",
             )

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from neuralmark.core import readout
+from neuralmark.core.bound import SECURITY_BITS, boundary
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.key import Float, Mark
+from neuralmark.core.key import Float, Mark, Parameters
 from neuralmark.errors import InfeasibleError
 
 Rounding = Callable[[Float], Float]
@@ -24,6 +25,22 @@ _MAX_PIVOTS = 200
 _EVEN_ROUNDS = 3
 _SLACK = 1e-6
 _OVERSHOOT = 2e-3
+
+
+def doubts(parameters: Parameters) -> list[str]:
+    """Why keys of these parameters can never prove or never be written, if so."""
+    found = []
+    if boundary(parameters.bits) is None:
+        found.append(
+            f"{parameters.bits} bits can never be verified to 2^-{SECURITY_BITS}, not even by a"
+            " full match; use 256 or more"
+        )
+    if parameters.bits >= 2 * (parameters.pools - 1):
+        found.append(
+            f"{parameters.bits} bits cannot be written into {parameters.pools} pools; use"
+            f" --pools {2 * parameters.bits}"
+        )
+    return found
 
 
 class LeastChange:

@@ -4,19 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neuralmark.errors import MissingExtraError
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
 from neuralmark.keyfile import Key
 from neuralmark.records import Claim
-
-try:
-    import torch
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-except ImportError as error:  # the base install has neither
-    raise MissingExtraError(
-        f"the demo needs {error.name}: pip install 'neuralmark[demo]'"
-    ) from None
-
 from neuralmark.training.attach import attach
 
 HIDDEN = 1024

@@ -98,7 +98,13 @@ class LiveModel:
             TensorInfo(name, DTYPES[made.inputs[0].dtype], made.shape, _computed_obstacle(made))
             for name, made in self.derived.items()
         ]
-        return catalogue_of(infos)
+        seen: set[int] = set()
+        tied = {
+            name
+            for name, value in self.state.items()
+            if id(value) in seen or seen.add(id(value))  # type: ignore[func-returns-value]
+        }
+        return [replace(t, tied=t.info.name in tied) for t in catalogue_of(infos)]
 
     def source(self, tensor: Tensor, carriers: Carriers, start: int) -> Source:
         """The carriers of one tensor that begins at `start`."""
