@@ -211,3 +211,53 @@ def test_the_strongest_mark_that_passes_the_check_is_kept(tmp_path: Path) -> Non
         "o.safetensors",
         "o.safetensors.claim.json",
     ]
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "F8_E5M2"])
+def test_a_budget_is_kept_in_coarse_types_too(tmp_path: Path, dtype: str) -> None:
+    tensor = torch.from_numpy(weights(1024, 1024)).to(TORCH[dtype])
+    save_torch({"layer.weight": tensor}, tmp_path / "m.safetensors")
+    result = neuralmark.embed(tmp_path / "m.safetensors", Key.new(SMALL), budget=6.0)
+    assert 0.04 < result.change_relative <= 0.0602
+
+
+def test_the_owner_is_told_what_to_mind(tmp_path: Path) -> None:
+    def notes(path: Path, key: Key, **options: list[str]) -> str:
+        return " | ".join(neuralmark.embed(path, key, **options).warnings)  # type: ignore[arg-type]
+
+    tensors = {f"l{i}.weight": weights(512, 600, seed=i) for i in range(2)}
+    source, key = model(tmp_path / "m.safetensors", **tensors), Key.new(SMALL)
+    assert notes(source, key) == ""
+    assert "only with the claim" in notes(source, key, tensors=list(tensors))
+    short = Key.new(Parameters(bits=64, pools=128, rounds=2))
+    assert "64 bits can never be verified" in notes(source, short)
+    out = tmp_path / "o.safetensors"
+    neuralmark.embed(source, key, out)
+    assert "this very key" in notes(out, key)
+    assert "another key" in notes(out, Key.new(SMALL))
+    save_file(
+        {"a.weight": weights(512, 600), "b.weight": np.ones((512, 600), np.int8)},
+        tmp_path / "q.safetensors",
+    )
+    assert "1 quantised tensors were passed over" in notes(tmp_path / "q.safetensors", key)
+
+
+def test_another_keys_mark_is_found_through_the_claim_beside_the_input(tmp_path: Path) -> None:
+    tensors = {f"l{i}.weight": weights(512, 600, seed=i) for i in range(3)}
+    source = model(tmp_path / "m.safetensors", **tensors)
+    first, second = Key.new(SMALL), Key.new(SMALL)
+    one = tmp_path / "one.safetensors"
+    neuralmark.embed(source, first, one, tensors=["l1.weight", "l2.weight"])
+    result = neuralmark.embed(one, second, tmp_path / "two.safetensors", other_keys=[first])
+    ((before, after),) = result.others
+    assert before.matched == 256
+    assert after.verified
+
+
+def test_auto_marks_tied_weights_once(tmp_path: Path) -> None:
+    tensor = torch.from_numpy(weights(512, 600))
+    torch.save({"a.weight": tensor, "tied.weight": tensor}, tmp_path / "m.pt")
+    key = Key.new(SMALL)
+    result = neuralmark.embed(tmp_path / "m.pt", key, tmp_path / "o.pt")
+    assert result.tensors == ("a.weight",)
+    assert neuralmark.verify(tmp_path / "o.pt", key).verified

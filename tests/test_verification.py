@@ -15,6 +15,7 @@ from neuralmark.core.bound import bound_log2, boundary
 from neuralmark.errors import (
     ClaimMismatchError,
     NonFiniteError,
+    ParameterError,
     TooFewCarriersError,
     UnknownTensorError,
     UnsuitableTensorError,
@@ -181,3 +182,32 @@ def test_a_constant_added_to_the_layer_changes_nothing(
     shifted = {name: value + np.float32(0.025) for name, value in load_file(path).items()}
     save_file(shifted, tmp_path / "c.safetensors")
     assert neuralmark.verify(tmp_path / "c.safetensors", key, claim=claim).matched == 256
+
+
+def test_renamed_tensors_are_found_in_the_order_of_their_names_too(tmp_path: Path) -> None:
+    tensors = {f"layer{i:02}.weight": weights(100, 300, seed=i) for i in range(12)}
+    source, key = model(tmp_path / "s.safetensors", **tensors), Key.new(SMALL)
+    result = neuralmark.embed(source, key, tmp_path / "m.safetensors")
+    marked = load_file(tmp_path / "m.safetensors")
+    renamed = {f"net.{i}.w": marked[name] for i, name in enumerate(sorted(marked))}
+    save_file(renamed, tmp_path / "r.safetensors")  # stored as net.0, net.1, net.10, …
+    verdict = neuralmark.verify(tmp_path / "r.safetensors", key, claim=result.claim)
+    assert verdict.verified
+    assert verdict.trials == 2
+    unclaimed = neuralmark.verify(tmp_path / "r.safetensors", key)
+    assert not unclaimed.verified
+    assert "give --claim" in unclaimed.reason
+
+
+def test_the_tensor_with_nan_is_named(marked: tuple[Path, Key, Claim], tmp_path: Path) -> None:
+    path, key, claim = marked
+    tensors = {name: array.copy() for name, array in load_file(path).items()}
+    tensors["enc.0.weight"][:] = np.nan
+    save_file(tensors, tmp_path / "n.safetensors")
+    with pytest.raises(NonFiniteError, match=r"'enc\.0\.weight'"):
+        neuralmark.verify(tmp_path / "n.safetensors", key, claim=claim)
+
+
+def test_a_path_is_not_a_key(marked: tuple[Path, Key, Claim]) -> None:
+    with pytest.raises(ParameterError, match=r"Key\.load"):
+        neuralmark.verify(marked[0], "acme.nmkey")  # type: ignore[arg-type]

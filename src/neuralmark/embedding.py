@@ -89,7 +89,8 @@ def embed(
             budget=budget,
             progress=progress,
         )
-        before = [verify(model, other) for other in other_keys]
+        claims = _claims_beside(model)
+        before = [verify(model, o, claim=claims.get(o.fingerprint)) for o in other_keys]
         if target is None:
             result = _result(compute(), None, None, None)
             return replace(result, warnings=result.warnings + notes)
@@ -100,9 +101,23 @@ def embed(
         else:
             copying = Copying(checkpoint, key, model, target, overwrite)
             result = _write_copy(copying, compute, progress)
-    after = [verify(_same_part(model, target), other) for other in other_keys]
+    marked = _same_part(model, target)
+    after = [verify(marked, o, claim=claims.get(o.fingerprint)) for o in other_keys]
     others = tuple(zip(before, after, strict=True))
     return replace(result, others=others, warnings=result.warnings + notes)
+
+
+def _claims_beside(model: Path) -> dict[str, Claim]:
+    """Readable claims of the model, by the fingerprint of their key."""
+    usual = claim_path(model)
+    found = {}
+    for path in sorted(usual.parent.glob(f"{usual.name.split('.claim.')[0]}*.claim.json")):
+        try:
+            claim = Claim.load(path)
+        except RecordError:
+            continue
+        found[claim.fingerprint] = claim
+    return found
 
 
 def _notes(model: Path, planned: Plan, *, named: bool) -> tuple[str, ...]:
@@ -128,8 +143,8 @@ def _notes(model: Path, planned: Plan, *, named: bool) -> tuple[str, ...]:
         notes.append("a claim of this very key is beside the input: its mark is there already")
     else:
         notes.append(
-            f"the input carries a claim of another key ({earlier[:60]}): its mark is kept;"
-            " --other-key shows both rates"
+            f"the input carries a claim of another key ({earlier[:60]}): that mark stays, unless"
+            " this one is very much stronger; --other-key shows both rates"
         )
     return tuple(notes)
 

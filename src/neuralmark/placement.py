@@ -242,7 +242,7 @@ def fitting_parameters(
             return parameters, f"{parameters.bits} bits, {candidate} rounds on {choice.why}"
     needed = 2 * MIN_PER_POOL * parameters.pools * 2**parameters.rounds
     raise TooFewCarriersError(
-        f"{model} is too small for {parameters.bits} bits in {parameters.pools} pools: auto finds"
-        f" {total:,} weights, and {parameters.rounds} round(s) need {needed:,};"
-        " use fewer --pools"
+        f"{model} is too small: {parameters.bits} bits in {parameters.pools} pools need {needed:,}"
+        f" weights at {parameters.rounds} round(s), and its inner tensors of {MIN_TENSOR:,} or more"
+        f" have {total:,}; only a larger model can carry a mark that proves something"
     )

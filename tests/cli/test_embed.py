@@ -207,7 +207,7 @@ def test_a_first_mark_lost_is_said(model: Path, key: Path, tmp_path: Path) -> No
     call("embed", model, "--key", key, "--in-place")
     other = plain_key(tmp_path / "other.nmkey")
     options = ("--in-place", "--other-key", key, "--strength", 300)
-    assert "is not any more" in call("embed", model, "--key", other, *options).out
+    assert "not verified any more" in call("embed", model, "--key", other, *options).out
 
 
 def script(path: Path, text: str) -> str:

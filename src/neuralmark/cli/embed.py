@@ -11,6 +11,7 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.embedding import Embedding
+    from neuralmark.records import Verdict
 
 
 @click.command("embed")
@@ -177,17 +178,19 @@ def _show(result: "Embedding") -> None:
         ("certified radius", output.percent_at_least(radius or 0.0) + " of the weights' norm"),
         ("claim", str(result.claim_file)),
     ]
-    for before, after in result.others:
-        rows.append(
-            (
-                "other mark",
-                f"{before.fingerprint}: {before.matched} of {before.bits} bits before,"
-                f" {after.matched} after; both marks are kept"
-                if after.verified or not before.verified
-                else f"{before.fingerprint}: was verified before and is not any more",
-            )
-        )
+    rows += [("other mark", _fate(before, after)) for before, after in result.others]
     output.panel(f"Marked {result.output}", rows, good=True)
+
+
+def _fate(before: "Verdict", after: "Verdict") -> str:
+    """What became of a mark that was there before."""
+    counts = f"{before.matched} of {before.bits} bits before, {after.matched} after"
+    if not before.verified:
+        return (
+            f"{before.fingerprint}: {counts}; it was not found before (no claim beside the input?)"
+        )
+    kept = "both marks are kept" if after.verified else "it is not verified any more"
+    return f"{before.fingerprint}: {counts}; {kept}"
 
 
 def _shorten(names: tuple[str, ...]) -> str:
