@@ -14,6 +14,7 @@ from neuralmark.errors import ParameterError, UnsuitableTensorError, UsageError
 from neuralmark.records import Claim
 from neuralmark.training.layout import Peers, agreed
 from neuralmark.training.live import LiveSuspect, Pools, pool, reading_of, shifted
+from neuralmark.training.quick import Quick
 from neuralmark.training.site import Settings, Site, State
 from neuralmark.training.sources import Source
 from neuralmark.verification import find
@@ -31,6 +32,7 @@ class LiveMark:
         self._on_detach: list[Callable[[], None]] = []
         self._last: Pools | None = None
         self._matrices: dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, ...]] = {}
+        self._quick: dict[tuple[torch.device, torch.dtype], Quick | None] = {}
         self._solver: imprint.LeastChange | None = None
         self._undo: list[tuple[Source, torch.Tensor, torch.Tensor]] = []
         if self._sharded():  # so that one process alone can read it before the first step
@@ -180,18 +182,41 @@ class LiveMark:
     @torch.no_grad()
     def _add_gradient(self, scale: torch.Tensor | None) -> Callable[[], torch.Tensor]:
         """Push λ·∂L_e/∂w; give a function that tells λ·L_e."""
-        site, strength = self._site, self.settings.strength
+        strength = self.settings.strength
         self._check_parameters()
         with _exact(self._device()):
-            found = self._pools()
-            matrix, bits, signs = self._constants(found.pooled)
-            z = readout.logits(found.pooled, matrix)
-            share = readout.loss_gradient(z, signs, matrix, site.carriers.per_pool)
-            share = share * (strength if scale is None else strength * scale)
-            for source in site.sources:
-                source.push(self._spread(share, source))
-            self._last = found
-        return lambda: strength * readout.loss(z, bits)
+            factor = strength if scale is None else strength * scale
+            found = self._quickly(factor) or self._by_shares(factor)
+        self._last = found
+        return lambda: strength * self._embedding_loss(found)
+
+    def _quickly(self, factor: float | torch.Tensor) -> Pools | None:
+        """The way for one plain tensor; None where it does not apply."""
+        site = self._site
+        if len(site.sources) != 1:
+            return None
+        weight = site.sources[0].parameters()[0]
+        place = (weight.device, weight.dtype)
+        if place not in self._quick:
+            matrix, _, signs = self._constants(weight.detach())
+            self._quick[place] = Quick.of(site.sources[0], site.carriers, (matrix, signs))
+        quick = self._quick[place]
+        return None if quick is None else quick.add(factor)
+
+    def _by_shares(self, factor: float | torch.Tensor) -> Pools:
+        """The general way: each source takes its share."""
+        site, found = self._site, self._pools()
+        matrix, _, signs = self._constants(found.pooled)
+        z = readout.logits(found.pooled, matrix)
+        share = readout.loss_gradient(z, signs, matrix, site.carriers.per_pool) * factor
+        for source in site.sources:
+            source.push(self._spread(share, source))
+        return found
+
+    def _embedding_loss(self, found: Pools) -> torch.Tensor:
+        matrix, bits, _ = self._constants(found.pooled)
+        loss: torch.Tensor = readout.loss(readout.logits(found.pooled, matrix), bits)
+        return loss
 
     @torch.no_grad()
     def project(self, goal: float | None = None) -> None:

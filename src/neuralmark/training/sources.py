@@ -65,7 +65,8 @@ class _Base:
         """Whether what is written is what is read."""
         return self._dtype() in _EXACT
 
-    def _index(self) -> torch.Tensor:
+    def index(self) -> torch.Tensor:
+        """Places of the carriers in the local block, on its device."""
         device = self._device()
         if device not in self._indices:
             self._indices[device] = torch.from_numpy(self._at).to(device)
@@ -96,9 +97,9 @@ class Direct(_Base):
     def values(self, *, differentiable: bool = False) -> torch.Tensor:
         """Gather the carriers."""
         if differentiable:
-            return wide(local(self.tensor).reshape(-1).index_select(0, self._index()))
+            return wide(local(self.tensor).reshape(-1).index_select(0, self.index()))
         flat = self._local(self.tensor.detach()).reshape(-1)
-        return wide(flat.index_select(0, self._index()))
+        return wide(flat.index_select(0, self.index()))
 
     @torch.no_grad()
     def push(self, gradients: torch.Tensor) -> None:
@@ -107,13 +108,13 @@ class Direct(_Base):
         if gradient is not self.tensor.grad:
             self.tensor.grad = gradient
         with _flat(self._local(gradient)) as flat:
-            flat.scatter_add_(0, self._index(), gradients.to(flat.dtype))  # each place once
+            flat.scatter_add_(0, self.index(), gradients.to(flat.dtype))  # each place once
 
     @torch.no_grad()
     def write(self, values: torch.Tensor) -> None:
         """Set the carriers, rounded to the tensor's dtype."""
         with _flat(self._local(self.tensor.detach())) as flat:
-            flat.index_copy_(0, self._index(), values.to(flat.dtype))
+            flat.index_copy_(0, self.index(), values.to(flat.dtype))
 
     def _local(self, tensor: torch.Tensor) -> torch.Tensor:
         return local(tensor) if self._distributed else tensor
