@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 PASSPHRASE_VARIABLE = "NEURALMARK_PASSPHRASE"  # noqa: S105 - the name of a variable
+"""As in keyfile, which is not imported here: it would load numpy for every `--help`."""
 
 PATH = click.Path(path_type=Path, readable=False)
 """Any path: what cannot be read is found out, and named, by the library."""
