@@ -1,13 +1,23 @@
 """Which tensors can carry a mark, and which auto takes."""
 
 import random
+from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from neuralmark.checkpoints import TensorInfo
 from neuralmark.core.key import Parameters
-from neuralmark.errors import UnknownTensorError, UnsuitableTensorError
-from neuralmark.placement import auto, canonical_name, catalogue_of, natural, select
+from neuralmark.errors import TooFewCarriersError, UnknownTensorError, UnsuitableTensorError
+from neuralmark.placement import (
+    auto,
+    canonical_name,
+    catalogue_of,
+    fitting_parameters,
+    natural,
+    select,
+)
 
 LLAMA = [
     TensorInfo("model.embed_tokens.weight", "BF16", (32000, 4096)),
@@ -134,3 +144,18 @@ def test_select_takes_stored_and_canonical_names_in_any_order() -> None:
 def test_natural_order() -> None:
     names = ["l.10.w", "l.9.w", "l.w", "a²", "a1"]
     assert sorted(names, key=natural) == ["a1", "a²", "l.9.w", "l.10.w", "l.w"]
+
+
+@pytest.mark.parametrize(
+    ("side", "expected"),
+    [(600, (256, 512, 4)), (180, (256, 512, 1)), (120, (256, 320, 1)), (100, (160, 256, 1))],
+)
+def test_parameters_are_fitted_to_small_models(
+    tmp_path: Path, side: int, expected: tuple[int, int, int]
+) -> None:
+    save_file({"a.weight": np.zeros((side, side), np.float32)}, tmp_path / "m.safetensors")
+    fitted, why = fitting_parameters(tmp_path / "m.safetensors", None, None, None)
+    assert (fitted.bits, fitted.pools, fitted.rounds) == expected
+    assert f"{fitted.pools} pools" in why
+    with pytest.raises(TooFewCarriersError, match="larger model"):
+        fitting_parameters(tmp_path / "m.safetensors", 256, 65536, None)

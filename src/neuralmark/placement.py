@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 from neuralmark.checkpoints import Checkpoint, TensorInfo, open_checkpoint
@@ -26,6 +26,14 @@ WEIGHTS_PER_POOL = 1 << 15
 
 MIN_PER_POOL = 8
 """Fewer carriers a pool than this make a mark dear and weak: warned about."""
+
+SMALLER: tuple[tuple[int | None, int | None], ...] = (
+    (256, 512),
+    (256, 320),
+    (160, 256),
+    (160, 200),
+)
+"""Bits and pools to try for a small model, the usual ones first."""
 
 _LEADING = ("module.", "base_model.model.")
 _INNER = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer")
@@ -227,19 +235,22 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 def fitting_parameters(
     model: str | Path, bits: int | None, pools: int | None, rounds: int | None
 ) -> tuple[Parameters, str]:
-    """The most filter rounds, at most 4, that leave this model enough carriers; and why.
+    """Bits, pools and rounds that leave this model enough carriers; and why.
 
-    Rounds do not change what a mark costs, only how many weights share it, so they go first;
-    bits and pools stay as given.
+    Rounds do not change what a mark costs, only how many weights share it, so they go first, from
+    4 down; then pools and bits, where they are not given. 160 bits still prove something.
     """
     tensors = catalogue(open_checkpoint(model))
-    for candidate in (4, 3, 2, 1) if rounds is None else (rounds,):
-        parameters = Parameters.of(bits, pools, candidate)
+    sizes = SMALLER if bits is None and pools is None else ((bits, pools),)
+    turns = (4, 3, 2, 1) if rounds is None else (rounds,)
+    for (few_bits, few_pools), candidate in product(sizes, turns):
+        parameters = Parameters.of(few_bits, few_pools, candidate)
         choice = auto(tensors, parameters)
         total = sum(tensor.info.size for tensor in choice.tensors)
         per_pool = expected_per_pool(total, parameters.pools, candidate)
         if per_pool >= 2 * MIN_PER_POOL:
-            return parameters, f"{parameters.bits} bits, {candidate} rounds on {choice.why}"
+            size = f"{parameters.bits} bits, {parameters.pools} pools, {candidate} rounds"
+            return parameters, f"{size} on {choice.why}"
     needed = 2 * MIN_PER_POOL * parameters.pools * 2**parameters.rounds
     raise TooFewCarriersError(
         f"{model} is too small: {parameters.bits} bits in {parameters.pools} pools need {needed:,}"

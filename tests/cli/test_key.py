@@ -143,7 +143,7 @@ def test_for_explains_its_choice(tmp_path: Path) -> None:
 def test_for_a_model_that_is_too_small(tmp_path: Path) -> None:
     model = gaussian_model(tmp_path / "m.safetensors", rows=8)
     file = tmp_path / "a.nmkey"
-    result = call("key", "new", file, "--for", model, "--no-passphrase")
+    result = call("key", "new", file, "--for", model, "--pools", 4096, "--no-passphrase")
     assert "only a larger model" in result.failed(2, "TooFewCarriersError")
     assert not file.exists()
 
