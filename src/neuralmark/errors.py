@@ -11,6 +11,14 @@ NeuralMarkError
 │   ├── PassphraseError            no passphrase given, or the two typed differ
 │   ├── OutputError                the output cannot or must not be written
 │   ├── CheckFailedError           no candidate passed the owner's own check
+│   ├── UnknownSchemeError         no watermarking scheme of that name
+│   ├── AttackError                an attack that cannot be carried out
+│   │   ├── UnknownAttackError     no attack of that name
+│   │   ├── NoMarkError            the model does not carry the mark to be attacked
+│   │   ├── MissingDataError       the attack needs data, a live model or other checkpoints
+│   │   ├── DataMismatchError      data or checkpoints that do not fit the model
+│   │   └── UnknownFamilyError     the structure of the model is not known
+│   ├── DisputeError               claims that cannot be ruled on
 │   ├── MissingExtraError          an optional part is not installed
 │   └── StoppedError               stopped by Ctrl-C or a signal
 └── InputError                     exit code 3: unreadable or unsafe input
@@ -76,6 +84,38 @@ class OutputError(UsageError):
 
 class CheckFailedError(UsageError):
     """No candidate passed the owner's own check."""
+
+
+class UnknownSchemeError(UsageError):
+    """No watermarking scheme of that name; the nearest one is suggested."""
+
+
+class AttackError(UsageError):
+    """An attack that cannot be carried out as asked."""
+
+
+class UnknownAttackError(AttackError):
+    """No attack of that name; the nearest one is suggested."""
+
+
+class NoMarkError(AttackError):
+    """The model does not carry the mark that is to be attacked."""
+
+
+class MissingDataError(AttackError):
+    """The attack needs data, a live model or other checkpoints, and got none."""
+
+
+class DataMismatchError(AttackError):
+    """Data or checkpoints that do not fit the model."""
+
+
+class UnknownFamilyError(AttackError):
+    """The structure of the model is not known, so it cannot be rebuilt with the same function."""
+
+
+class DisputeError(UsageError):
+    """Claims that cannot be ruled on: one party only, or the same name twice."""
 
 
 class MissingExtraError(UsageError):

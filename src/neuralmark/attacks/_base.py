@@ -1,0 +1,159 @@
+"""The contract of an attack: its author writes `run`; the base checks, copies, times and judges.
+
+An attack is one file in this folder; the file's name is the attack's name. It holds one frozen
+dataclass that derives from `Attack`. Its fields are its settings (`option` says what each means
+and what it may be); the command line makes options of them. `run` gets a `Scene`, never the
+owner's key, and gives an `Outcome`: new weights, a new model, or a forged key, and what it cost.
+It must not change what it is given, and it never grades itself: `neuralmark.attacks.launch` does.
+"""
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from neuralmark.core.key import Placement
+from neuralmark.errors import ParameterError
+
+if TYPE_CHECKING:
+    import torch
+
+    from neuralmark.keyfile import Key
+
+Array = npt.NDArray[np.float32]
+Weights = Mapping[str, Array]
+"""Tensors by stored name. Those of a scene are read-only."""
+
+WEIGHTS, KEY, TEST = "weights", "key", "test"
+
+
+def option(
+    default: Any,
+    meaning: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: Sequence[str] = (),
+) -> Any:
+    """A setting of an attack: its default, what it means, and what it may be."""
+    limits = {"meaning": meaning, "low": low, "high": high, "choices": tuple(choices)}
+    return field(default=default, metadata=limits)
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Labelled examples that an attacker has: inputs and labels for training, and for testing."""
+
+    inputs: "torch.Tensor"
+    labels: "torch.Tensor"
+    test_inputs: "torch.Tensor"
+    test_labels: "torch.Tensor"
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return int(max(self.labels.max(), self.test_labels.max())) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What the attacker holds. All arrays are read-only; the module is his own copy."""
+
+    weights: Weights
+    target: tuple[str, ...]
+    """Stored names of the tensors to attack: by default every floating-point matrix."""
+    rng: np.random.Generator
+    model: "torch.nn.Module | None" = None
+    data: Data | None = None
+    others: tuple[Weights, ...] = ()
+    """Other checkpoints of the same shape."""
+    placement: Placement = ()
+    """Where he believes the mark to be (the paper's attacker knows the layer, not the key)."""
+
+    def targets(self) -> Iterable[tuple[str, Array]]:
+        """Names and values of the tensors to attack."""
+        return ((name, self.weights[name]) for name in self.target)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What an attack made, and what it cost. Unchanged tensors may be left out of `weights`."""
+
+    weights: Weights | None = None
+    model: "torch.nn.Module | None" = None
+    key: "Key | None" = None
+    steps: int = 0
+    queries: int = 0
+    note: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Whatever else is worth a column: numbers by name."""
+
+
+@dataclass(frozen=True)
+class Attack(ABC):
+    """Base of all attacks; see the module's text."""
+
+    summary: ClassVar[str]
+    """What it does, in one line."""
+    expects: ClassVar[str]
+    """What should happen to a sound mark, in one line."""
+    kind: ClassVar[str] = WEIGHTS
+    """`weights` (makes other weights), `key` (forges a key) or `test` (only looks)."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What it cannot do without: any of `model`, `data`, `others`."""
+    dial: ClassVar[str] = ""
+    """The field that says how strong the attack is: the x axis of its sweep."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range, with a suggestion."""
+        for each in fields(self):
+            _check(each.name, getattr(self, each.name), each.metadata)
+
+    @classmethod
+    def sweep(cls) -> tuple["Attack", ...]:
+        """The attacks of this kind that the suite runs, weak ones first; none: not in the suite."""
+        return ()
+
+    @property
+    def strength(self) -> float:
+        """How strong it is: the value of the dial."""
+        return float(getattr(self, self.dial)) if self.dial else 0.0
+
+    @property
+    def variant(self) -> str:
+        """What tells this sweep from others of the same attack, in a word or two."""
+        return ""
+
+    @classmethod
+    def unit(cls) -> str:
+        """What the dial counts."""
+        each = next((each for each in fields(cls) if each.name == cls.dial), None)
+        return str(each.metadata["meaning"]) if each else ""
+
+    def settings(self) -> dict[str, Any]:
+        """All settings, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @abstractmethod
+    def run(self, scene: Scene) -> Outcome:
+        """Attack. Everything random comes from `scene.rng`."""
+
+
+def _check(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    choices = limits.get("choices", ())
+    if choices and value not in choices:
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ParameterError(f"{name} must be one of {', '.join(choices)}, not {value!r}{hint}")
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return
+    low, high = limits.get("low"), limits.get("high")
+    below = low is not None and value < low
+    above = high is not None and value > high
+    if below or above or value != value:
+        reach = f"from {low:g}" if high is None else f"from {low or 0:g} to {high:g}"
+        raise ParameterError(f"{name} must be {reach}, not {value:g} ({limits['meaning']})")

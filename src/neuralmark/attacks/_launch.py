@@ -1,0 +1,219 @@
+"""Launching an attack: copy, run, time, and judge before and after."""
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralmark.attacks import name_of
+from neuralmark.attacks._base import KEY, Attack, Data, Outcome, Scene, Weights
+from neuralmark.attacks._subject import Subject, read_weights, same_outputs, subject_of
+from neuralmark.errors import (
+    MissingDataError,
+    NoMarkError,
+    TooFewCarriersError,
+    UnknownTensorError,
+    UnsuitableTensorError,
+)
+from neuralmark.keyfile import Key
+from neuralmark.records import UNPROVABLE, UNPROVEN, Claim, Verdict
+from neuralmark.verification import examine
+
+if TYPE_CHECKING:
+    import torch
+
+UNREADABLE = (UnknownTensorError, UnsuitableTensorError, TooFewCarriersError)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """An attack, what it cost, and what verification says before and after."""
+
+    attack: str
+    settings: Mapping[str, Any]
+    strength: float
+    variant: str
+    before: Verdict | None
+    after: Verdict | None
+    unreadable: str
+    """Why there is no verdict afterwards: the marked tensors are gone."""
+    seconds: float
+    steps: int
+    queries: int
+    change: float
+    """Relative change of the attacked tensors, ‖Δw‖/‖w‖; infinite when their shapes changed."""
+    accuracy_before: float | None = None
+    accuracy_after: float | None = None
+    note: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    weights: Weights | None = field(default=None, repr=False)
+    model: "torch.nn.Module | None" = field(default=None, repr=False)
+    key: Key | None = field(default=None, repr=False)
+
+    @property
+    def survived(self) -> bool:
+        """Whether the mark still is what it was before: proven, or (for raw keys) matching."""
+        before, after = self.before, self.after
+        return before is not None and after is not None and after.status == before.status
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; weights, model and key are left out."""
+        return {
+            "attack": self.attack,
+            "settings": dict(self.settings),
+            "strength": self.strength,
+            "variant": self.variant,
+            "survived": self.survived,
+            "before": _brief(self.before),
+            "after": _brief(self.after),
+            "unreadable": self.unreadable,
+            "seconds": self.seconds,
+            "steps": self.steps,
+            "queries": self.queries,
+            "change": self.change if np.isfinite(self.change) else None,
+            "accuracy_before": self.accuracy_before,
+            "accuracy_after": self.accuracy_after,
+            "note": self.note,
+            "figures": dict(self.figures),
+        }
+
+
+def launch(
+    attack: Attack,
+    model: "str | Path | Weights | torch.nn.Module",
+    key: Key | None = None,
+    *,
+    claim: Claim | str | Path | None = None,
+    tensors: Sequence[str] | None = None,
+    data: Data | None = None,
+    others: Sequence["str | Path | Weights"] = (),
+    seed: int = 0,
+) -> Result:
+    """Run an attack on a copy of the model and verify the key's mark before and after.
+
+    `tensors` are those that the attack may touch (default: every floating-point matrix); `others`
+    are checkpoints of the same shape, for merging. The attacker never sees the key.
+    """
+    subject = subject_of(model)
+    _require(attack, subject, data, others)
+    before = None if key is None else _carried(subject, key, claim)
+    scene = Scene(
+        weights=subject.weights,
+        target=subject.select(tensors),
+        rng=np.random.default_rng(seed),
+        model=None if subject.module is None else copy.deepcopy(subject.module),
+        data=data,
+        others=tuple(read_weights(other) for other in others),
+        placement=() if before is None else before.placement,
+    )
+    start = time.perf_counter()
+    outcome = _seeded(attack, scene, seed)
+    seconds = time.perf_counter() - start
+    changed = subject.after(outcome)
+    if getattr(attack, "preserves", False) and data is not None:
+        same_outputs(subject, changed, data)
+    judged, unreadable = _judged(attack, changed, outcome, key, claim, before)
+    return Result(
+        attack=name_of(attack),
+        settings=attack.settings(),
+        strength=attack.strength,
+        variant=attack.variant,
+        before=before,
+        after=judged,
+        unreadable=unreadable,
+        seconds=seconds,
+        steps=outcome.steps,
+        queries=outcome.queries,
+        change=changed.distance(subject, scene.target),
+        accuracy_before=subject.accuracy(data),
+        accuracy_after=changed.accuracy(data),
+        note=outcome.note,
+        figures=outcome.figures,
+        weights=changed.weights,
+        model=changed.module,
+        key=outcome.key,
+    )
+
+
+def _seeded(attack: Attack, scene: Scene, seed: int) -> Outcome:
+    """Run; torch's own randomness follows the seed too and is put back afterwards."""
+    if scene.model is None:
+        return attack.run(scene)
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return attack.run(scene)
+
+
+def _require(attack: Attack, subject: Subject, data: Data | None, others: Sequence[Any]) -> None:
+    name = name_of(attack)
+    if "model" in attack.needs and subject.module is None:
+        raise MissingDataError(
+            f"the attack {name!r} runs the network: give a live torch module, not a file"
+            " (neuralmark.attacks.launch from Python)"
+        )
+    if "data" in attack.needs and data is None:
+        raise MissingDataError(
+            f"the attack {name!r} needs data: pass data=Data(inputs, labels, test_inputs,"
+            " test_labels) to neuralmark.attacks.launch"
+        )
+    if "others" in attack.needs and not others:
+        raise MissingDataError(f"the attack {name!r} needs another checkpoint of the same shape")
+
+
+def _carried(subject: Subject, key: Key, claim: Claim | str | Path | None) -> Verdict:
+    """The verdict before; a model without the mark cannot be attacked for it."""
+    verdict = examine(subject.suspect(), key, claim=claim)
+    full = verdict.status == UNPROVABLE and verdict.matched == verdict.bits
+    if not (verdict.verified or verdict.status == UNPROVEN or full):
+        raise NoMarkError(
+            f"{subject.label} does not carry this key's mark ({verdict.matched} of {verdict.bits}"
+            " bits): nothing to attack; embed it first, or give the claim that names its tensors"
+        )
+    return verdict
+
+
+def _judged(
+    attack: Attack,
+    changed: Subject,
+    outcome: Outcome,
+    key: Key | None,
+    claim: Claim | str | Path | None,
+    before: Verdict | None,
+) -> tuple[Verdict | None, str]:
+    """The verdict on the owner's key afterwards; for a forged key, on that one."""
+    if attack.kind == KEY:
+        if outcome.key is None:
+            return None, ""
+        names = [name for name, _ in (before.placement if before else ())] or None
+        return examine(changed.suspect(), outcome.key, tensors=names), ""
+    if key is None:
+        return None, ""
+    try:
+        if claim is not None:
+            return examine(changed.suspect(), key, claim=claim), ""
+        assert before is not None
+        names = [tensor.stored_name for tensor in before.tensors]
+        return examine(changed.suspect(), key, tensors=names), ""
+    except UNREADABLE as error:
+        return None, str(error)
+
+
+def _brief(verdict: Verdict | None) -> dict[str, Any] | None:
+    if verdict is None:
+        return None
+    return {
+        "status": verdict.status,
+        "verified": verdict.verified,
+        "matched": verdict.matched,
+        "bits": verdict.bits,
+        "rate": verdict.rate,
+        "boundary": verdict.boundary,
+        "bound_log2": verdict.bound_log2,
+        "certified_radius_relative": verdict.certified_radius_relative,
+    }

@@ -1,0 +1,1 @@
+"""Ruling on disputes (being written)."""

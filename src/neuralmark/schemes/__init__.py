@@ -1,0 +1,1 @@
+"""Watermarking schemes behind one interface. One file a scheme."""
