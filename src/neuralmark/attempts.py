@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from neuralmark.core.carriers import expected_per_pool
+from neuralmark import schemes
 from neuralmark.core.key import Placement
 from neuralmark.errors import ClaimMismatchError, TooFewCarriersError, UnknownTensorError
 from neuralmark.keyfile import Key
@@ -96,20 +96,21 @@ def claimed(known: Sequence[Tensor], placement: Placement) -> list[Attempt]:
 def searched(known: Sequence[Tensor], key: Key) -> list[Attempt]:
     """The `auto` list, and every single tensor that is large enough."""
     parameters = key.parameters
+    scheme = schemes.get(parameters.scheme)
     lists = [auto(known, parameters).tensors]
     lists += [(tensor,) for tensor in known if tensor.obstacle is None]
     attempts: dict[Placement, Attempt] = {}
     for chosen in lists:
-        total = sum(tensor.info.size for tensor in chosen)
-        if expected_per_pool(total, parameters.pools, parameters.rounds) >= 1:
-            placement = placement_of(chosen)
+        placement = placement_of(chosen)
+        if placement and scheme.room(parameters, placement) >= 1:
             attempts.setdefault(placement, Attempt(placement, chosen, "search"))
     if not attempts:
-        needed = parameters.pools * 2**parameters.rounds
+        least = parameters.pools * 2**parameters.rounds
+        least_words = f"{least:,} weights at least; " if least else ""
         usable = sum(tensor.obstacle is None for tensor in known)
         raise TooFewCarriersError(
-            f"no tensor of this model is large enough for this key ({needed:,} weights at least;"
-            f" {usable} of {len(known)} tensors are usable): give --claim or --tensor"
+            f"no tensor of this model is large enough for this key"
+            f" ({least_words}{usable} of {len(known)} tensors are usable): give --claim or --tensor"
         )
     return list(attempts.values())
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints._base import Edits
 from neuralmark.checkpoints._dtypes import ITEMSIZE, encode, rounded
@@ -110,6 +111,14 @@ def plan(checkpoint: Checkpoint, key: Key, tensors: Sequence[str] | None = None)
     if key.kind == "raw":
         raise ParameterError(
             "a raw key can only be checked, never written: make a key with 'neuralmark key new'"
+        )
+    scheme = schemes.get(key.parameters.scheme)
+    if not scheme.writes:
+        raise ParameterError(
+            f"{scheme.name} cannot be written into a finished model: train it in with"
+            " neuralmark.attach"
+            if scheme.marks
+            else f"{scheme.name} writes no mark: it is the control of comparisons"
         )
     known = catalogue(checkpoint)
     chosen = select(known, tensors) if tensors else auto(known, key.parameters).tensors

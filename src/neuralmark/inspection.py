@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from neuralmark import schemes
 from neuralmark.checkpoints import open_checkpoint
-from neuralmark.core.carriers import Carriers, expected_per_pool
 from neuralmark.core.imprint import LeastChange, cost
 from neuralmark.core.key import Parameters
 from neuralmark.errors import InfeasibleError
@@ -91,9 +91,9 @@ def inspect(
 
 def unit_cost(parameters: Parameters, strength: float) -> float | None:
     """What a strength costs for random pools of deviation 1; None where it is infeasible."""
-    key = Key.new(parameters) if parameters.pooling == "strided" else None
-    if key is None:
+    if parameters.pooling != "strided" or parameters.scheme != "neuralmark":
         return None
+    key = Key.new(parameters)
     try:
         solver = LeastChange(key.at((("a random case", (1,)),)))
         pooled = np.random.default_rng(0).standard_normal(parameters.pools)
@@ -120,11 +120,13 @@ def _room(
     total = sum(tensor.info.size for tensor in tensors)
     if not total:
         return 0, 0.0, None
-    if key is None:
-        per_pool = expected_per_pool(total, parameters.pools, parameters.rounds)
+    placement = placement_of(tensors)
+    scheme = schemes.get(parameters.scheme)
+    if key is None or scheme.room(parameters, placement) < 1:
+        per_pool = scheme.room(parameters, placement)
         number = int(per_pool) * parameters.pools
     else:
-        carriers = Carriers.of(key.at(placement_of(tensors)), total)
+        carriers = scheme.carriers(key.at(placement), placement)
         number, per_pool = carriers.size, float(carriers.per_pool)
     percent = None
     if unit is not None and per_pool >= 1:

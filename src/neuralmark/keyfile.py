@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark import files
+from neuralmark import files, schemes
 from neuralmark.core import key as core
 from neuralmark.core.encoding import canonical_json, enc, strict_json
 from neuralmark.core.key import MAX_CONTENT, SECRET_BYTES, Mark, Parameters, Placement
@@ -23,6 +24,7 @@ from neuralmark.errors import (
     NonFiniteError,
     ParameterError,
     PassphraseError,
+    UnknownSchemeError,
     WrongPassphraseError,
 )
 
@@ -48,17 +50,22 @@ class Key:
     salt: bytes = field(default=b"", repr=False)
     secret: bytes | None = field(default=None, repr=False)
     matrix: npt.NDArray[np.float32] | None = field(default=None, repr=False)
+    more: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
+    """What else the maker of a raw key chose (schemes other than neuralmark): bits, a filter."""
 
     def __post_init__(self) -> None:
         """Refuse a key that is neither native nor raw, or beyond the caps."""
         if (self.secret is None) == (self.matrix is None):
             raise ParameterError("a key has either a secret or a matrix")
+        schemes.get(self.parameters.scheme).check(self.parameters)
         if len(self.content) > MAX_CONTENT:
             raise ParameterError(f"content is limited to {MAX_CONTENT:,} bytes")
         if self.secret is not None and self.parameters.pooling != "strided":
             raise ParameterError("contiguous pooling is for raw keys only")
         if self.matrix is not None and not np.isfinite(self.matrix).all():
             raise NonFiniteError("the key matrix holds NaN or infinity")
+        if self.more:
+            _check_more(self.parameters, self.more)
 
     @classmethod
     def new(
@@ -83,6 +90,31 @@ class Key:
         parameters = Parameters(int(bits), int(pools), rounds, pooling)
         return cls(parameters, content, salt=secrets.token_bytes(32), matrix=matrix)
 
+    @classmethod
+    def chosen(
+        cls,
+        parameters: Parameters,
+        matrix: npt.NDArray[np.float32],
+        *,
+        bits: npt.NDArray[np.uint8] | None = None,
+        positions: npt.NDArray[np.int64] | None = None,
+        content: bytes = b"",
+    ) -> "Key":
+        """A raw key of any scheme, everything in it chosen freely: matrix, bits, private filter.
+
+        Such a key can match, but never proves anything. NeuralMark's bits are always the hash of
+        the matrix; other schemes take `bits`, or that hash where none are given.
+        """
+        matrix = np.ascontiguousarray(matrix, "<f4")
+        more: dict[str, npt.NDArray[Any]] = {}
+        if parameters.scheme != "neuralmark":
+            own = core.watermark(matrix, content) if bits is None else bits
+            more["bits"] = np.asarray(own, np.uint8)
+        if positions is not None:
+            more["filter"] = np.asarray(positions, np.int64)
+        salt = secrets.token_bytes(32)
+        return cls(parameters, content, salt=salt, matrix=matrix, more=more)
+
     @property
     def kind(self) -> str:
         """`native` or `raw`."""
@@ -90,11 +122,12 @@ class Key:
 
     def at(self, placement: Placement) -> Mark:
         """The mark this key makes at a placement (for a raw key the same everywhere)."""
+        scheme = schemes.get(self.parameters.scheme)
         if self.secret is not None:
-            return core.derive(self.secret, self.parameters, placement, self.content)
-        core.check_placement(placement)
+            return scheme.derive(self.secret, self.parameters, placement, self.content)
         assert self.matrix is not None
-        return Mark(self.parameters, self.matrix, core.watermark(self.matrix, self.content))
+        arrays = {"matrix": self.matrix, **self.more}
+        return scheme.chosen(arrays, self.parameters, placement, self.content)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -148,7 +181,7 @@ class Key:
             if protection["method"] != "none":
                 payload = _decrypt(path, container, payload, passphrase)
             key = _from_payload(payload)
-        except (ParameterError, NonFiniteError) as error:
+        except (ParameterError, NonFiniteError, UnknownSchemeError) as error:
             raise KeyFileError(f"{path}: {str(error)[:200]}") from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise KeyFileError(f"{path}: the key file is damaged") from None
@@ -160,10 +193,11 @@ class Key:
     def _body(self) -> list[bytes]:
         material = self.secret if self.matrix is None else _matrix_bytes(self.matrix)
         parameters = canonical_json(self.parameters.to_dict())
-        return [self.kind.encode(), parameters, self.content, material or b""]
+        more = [_array_bytes(name, self.more[name]) for name in sorted(self.more)]
+        return [self.kind.encode(), parameters, self.content, material or b"", *more]
 
     def _payload(self) -> bytes:
-        head = {
+        head: dict[str, Any] = {
             "kind": self.kind,
             "parameters": self.parameters.to_dict(),
             "content": _b64(self.content),
@@ -171,9 +205,12 @@ class Key:
         }
         if self.secret is not None:
             head["secret"] = _b64(self.secret)
-        return enc(canonical_json(head)) + (
-            b"" if self.matrix is None else _matrix_bytes(self.matrix)
-        )
+        if self.more:
+            head["pools"] = len(self.matrix) if self.matrix is not None else 0
+            head["more"] = {name: len(self.more[name]) for name in self.more}
+        matrix = b"" if self.matrix is None else _matrix_bytes(self.matrix)
+        more = b"".join(_array_bytes(name, self.more[name]) for name in sorted(self.more))
+        return enc(canonical_json(head)) + matrix + more
 
 
 def content_bytes(owner: str = "", content: str = "") -> bytes:
@@ -273,15 +310,51 @@ def _from_payload(payload: bytes) -> Key:
     if length > len(payload) - 8:
         raise ValueError("the payload is cut off")
     head, rest = strict_json(payload[8 : 8 + length]), payload[8 + length :]
-    parameters = Parameters(**head["parameters"])
+    parameters = Parameters.from_dict(head["parameters"])
     content, salt = _unb64(head["content"]), _unb64(head["salt"], 32)
     if head["kind"] == "native" and not rest:
         secret = _unb64(head["secret"], SECRET_BYTES)
         return Key(parameters, content, salt=salt, secret=secret)
+    if head["kind"] == "raw" and "more" in head:
+        return _raw_of_any(head, rest, parameters, content)
     if head["kind"] == "raw" and len(rest) == 4 * parameters.bits * parameters.pools:
         matrix = np.frombuffer(rest, "<f4").reshape(parameters.pools, parameters.bits)
         return Key(parameters, content, salt=salt, matrix=matrix)
     raise ValueError("neither a native nor a raw key")
+
+
+_MORE = {"bits": "u1", "filter": "<i8"}
+
+
+def _raw_of_any(head: dict[str, Any], rest: bytes, parameters: Parameters, content: bytes) -> Key:
+    """A raw key of a scheme whose maker chooses more than the matrix."""
+    pools, lengths = head["pools"], head["more"]
+    if type(pools) is not int or not 0 <= 4 * pools * parameters.bits <= len(rest):
+        raise ValueError("the matrix is cut off")
+    at = 4 * pools * parameters.bits
+    matrix = np.frombuffer(rest[:at], "<f4").reshape(pools, parameters.bits)
+    more = {}
+    for name in sorted(lengths):
+        dtype, length = np.dtype(_MORE[name]), lengths[name]
+        if type(length) is not int or not 0 <= length * dtype.itemsize <= len(rest) - at:
+            raise ValueError("an array is cut off")
+        more[name] = np.frombuffer(rest, dtype, length, at)
+        at += length * dtype.itemsize
+    if at != len(rest):
+        raise ValueError("more bytes than arrays")
+    return Key(parameters, content, salt=_unb64(head["salt"], 32), matrix=matrix, more=more)
+
+
+def _check_more(parameters: Parameters, more: Mapping[str, npt.NDArray[Any]]) -> None:
+    if parameters.scheme == "neuralmark" or set(more) - set(_MORE) or "bits" not in more:
+        raise ParameterError(f"a raw key of {parameters.scheme} does not hold {sorted(more)}")
+    bits = more["bits"]
+    if bits.shape != (parameters.bits,) or not np.isin(bits, (0, 1)).all():
+        raise ParameterError(f"the bits of a raw key are {parameters.bits} zeros and ones")
+
+
+def _array_bytes(name: str, array: npt.NDArray[Any]) -> bytes:
+    return np.ascontiguousarray(array, _MORE[name]).tobytes()
 
 
 def _matrix_bytes(matrix: npt.NDArray[np.float32]) -> bytes:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 
+from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from neuralmark.checkpoints._dtypes import FLOATS
 from neuralmark.core.carriers import expected_per_pool
@@ -162,6 +163,9 @@ def auto(tensors: Iterable[Tensor], parameters: Parameters) -> Choice:
     ]
     candidates = [tensor for tensor in large if not _is_edge(tensor.name)] or large
     candidates.sort(key=lambda tensor: (-tensor.info.size, natural(tensor.name)))
+    scheme = schemes.get(parameters.scheme)
+    if not scheme.spreads(parameters):
+        return _largest(candidates, parameters, scheme)
     wanted, total, chosen = WEIGHTS_PER_POOL * parameters.pools, 0, []
     for tensor in candidates:
         if total >= wanted:
@@ -177,6 +181,17 @@ def auto(tensors: Iterable[Tensor], parameters: Parameters) -> Choice:
         f" {len(candidates)} suitable: {total:,} weights, about {per_pool:,.0f} carriers a pool"
     )
     return Choice(tuple(chosen), why)
+
+
+def _largest(
+    candidates: Sequence[Tensor], parameters: Parameters, scheme: schemes.Scheme
+) -> Choice:
+    """The largest tensor that a scheme for single tensors can use."""
+    for tensor in candidates:
+        if scheme.room(parameters, placement_of([tensor])) >= 1:
+            why = f"the largest of {len(candidates)} suitable tensors that {scheme.name} can use"
+            return Choice((tensor,), why)
+    return Choice((), f"no tensor is large enough for {scheme.name}")
 
 
 def _is_edge(name: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints._dtypes import Raw, decode
 from neuralmark.core import readout
@@ -48,15 +49,9 @@ class Reading:
         return float(readout.scatter_unit(self.pooled))
 
 
-def total_size(placement: Placement) -> int:
-    """Number of weights in all tensors of a placement."""
-    return sum(math.prod(shape) for _, shape in placement)
-
-
 def require_carriers(mark: Mark, placement: Placement) -> Carriers:
     """The carriers of a mark in a placement; raises where a pool would be empty."""
-    total = total_size(placement)
-    carriers = Carriers.of(mark, total)
+    carriers = schemes.of(mark).carriers(mark, placement)
     if carriers.per_pool:
         return carriers
     parameters = mark.parameters

@@ -99,7 +99,7 @@ class Claim:
     def from_dict(cls, data: dict[str, Any]) -> "Claim":
         """The claim in a parsed file; raises on anything of the wrong form."""
         source = data["source_digest"]
-        parameters = Parameters(**data["parameters"])
+        parameters = Parameters.from_dict(data["parameters"])
         if data["scheme"] != parameters.scheme:
             raise ValueError("its two schemes differ")
         return cls(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from neuralmark import schemes
 from neuralmark.attempts import Attempt, attempts_for
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core import bound, readout
@@ -32,6 +33,11 @@ from neuralmark.records import (
 RAW_REASON = (
     "the bits match, but this key is a matrix made elsewhere, and a matrix can be fitted to a"
     " model that carries no mark; only a key derived from a secret can verify"
+)
+
+CHOSEN_REASON = (
+    "the bits match, but this key was chosen freely, and one can be chosen to fit a model that"
+    " carries no mark; only a key derived from a secret can verify"
 )
 
 
@@ -133,8 +139,8 @@ def find(suspect: Suspect, key: Key, attempt: Attempt, progress: Progress | None
 
 def margins_of(mark: Mark, pooled: Float) -> Float:
     """Margins of all bits, in float64."""
-    z = readout.logits(pooled, mark.matrix.astype(np.float64))
-    margins: Float = readout.margins(z, mark.signs)
+    known = readout.Known.of(mark)
+    margins: Float = readout.margins(schemes.of(mark).logits(known, pooled), known.signs)
     return margins
 
 
@@ -148,11 +154,12 @@ def judge(
     reading, attempt = finding.reading, finding.attempt
     carriers = reading.carriers
     radius = relative = None
-    if status == VERIFIED:
+    linear = schemes.of(finding.mark).linear
+    if status == VERIFIED and linear:
         assert needed is not None
         radius = certified_radius(finding.margins, needed, carriers.per_pool, finding.mark.matrix)
         relative = radius / reading.norm if np.isfinite(reading.norm) and reading.norm else None
-    scaled = finding.margins / (reading.sigma_z or 1.0)
+    scaled = finding.margins / ((reading.sigma_z if linear else 0.0) or 1.0)
     return Verdict(
         status=status,
         reason=reason,
@@ -198,9 +205,11 @@ def _status(key: Key, finding: Finding, needed: int | None, trials: int) -> tupl
             f"{matched} of {bits} bits match; {needed} are needed in {ways}"
             + (hint if mapping == "search" else "")
         )
+    scheme = schemes.of(finding.mark)
     if key.kind == "raw":
-        return UNPROVEN, RAW_REASON
-    return VERIFIED, (f"{matched} of {bits} bits match; {needed} would have sufficed in {ways}")
+        own = scheme.name == "neuralmark"
+        return UNPROVEN, RAW_REASON if own else f"{CHOSEN_REASON} ({scheme.name}: {scheme.theory})"
+    return VERIFIED, f"{matched} of {bits} bits match; {needed} would have sufficed in {ways}"
 
 
 def _median(values: Float) -> float:

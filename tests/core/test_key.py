@@ -126,7 +126,8 @@ def test_fingerprint_and_commitment_depend_on_salt_and_body() -> None:
         {"bits": 1.5},
         {"bits": 1 << 13, "pools": 1 << 13},
         {"pooling": "none"},
-        {"scheme": "other"},
+        {"scheme": "No scheme!"},
+        {"own": (("noise", 1.0),)},
     ],
 )
 def test_parameters_out_of_range_are_refused(wrong: dict[str, int]) -> None:

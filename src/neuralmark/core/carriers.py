@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark.core.key import Mark
+from neuralmark.errors import ParameterError
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +29,30 @@ class Carriers:
     @classmethod
     def of(cls, mark: Mark, total: int) -> "Carriers":
         """Carriers of this mark in `total` weights (all marked tensors laid end to end)."""
-        ones = np.flatnonzero(mark.bits).astype(np.int64)
-        before = np.concatenate([[0], np.cumsum(mark.bits, dtype=np.int64)])
-        lengths = [total]
-        for _ in range(mark.parameters.rounds):
-            lengths.append(lengths[-1] // len(mark.bits) * len(ones))
         p = mark.parameters
-        return cls(total, p.pools, p.pooling, ones, before, tuple(lengths))
+        return cls.under(mark.bits, p.rounds, total, len(mark.matrix), p.pooling)
+
+    @classmethod
+    def under(
+        cls,
+        pattern: npt.NDArray[np.uint8],
+        rounds: int,
+        total: int,
+        pools: int,
+        pooling: str = "strided",
+    ) -> "Carriers":
+        """The positions that lie under a 1 of the pattern, `rounds` times over."""
+        ones = np.flatnonzero(pattern).astype(np.int64)
+        before = np.concatenate([[0], np.cumsum(pattern, dtype=np.int64)])
+        lengths = [total]
+        for _ in range(rounds):
+            lengths.append(lengths[-1] // len(pattern) * len(ones))
+        return cls(total, pools, pooling, ones, before, tuple(lengths))
+
+    @classmethod
+    def everything(cls, total: int, pools: int) -> "Carriers":
+        """All weights, unfiltered, in strided pools."""
+        return cls.under(np.ones(1, np.uint8), 0, total, pools)
 
     @property
     def per_pool(self) -> int:
@@ -94,6 +112,27 @@ class Carriers:
         sums += body.sum(axis=0, dtype=np.float64)
         tail = values[head + rows * k :]
         sums[: len(tail)] += tail
+
+
+class Listed(Carriers):
+    """Carriers at chosen positions, in ascending order: a private filter."""
+
+    @classmethod
+    def at(cls, positions: npt.NDArray[np.int64], total: int, pools: int) -> "Listed":
+        """Strided pools over these positions; what exceeds a whole number of pools is cut off."""
+        ordered = np.asarray(positions, np.int64)
+        sound = ordered.ndim == 1 and (np.diff(ordered) > 0).all()
+        if not sound or (len(ordered) and not 0 <= ordered[0] <= ordered[-1] < total):
+            raise ParameterError("a private filter is a rising list of positions in the tensors")
+        return cls(total, pools, "strided", ordered, ordered[:0], (total, len(ordered)))
+
+    def rank(self, position: int) -> int:
+        """How many carriers lie before `position`."""
+        return min(int(np.searchsorted(self.ones, position)), self.size)
+
+    def positions(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.int64]:
+        """Positions of the carriers with index start … stop-1."""
+        return self.ones[start : self.size if stop is None else min(stop, self.size)].copy()
 
 
 def expected_per_pool(total: int, pools: int, rounds: int) -> float:

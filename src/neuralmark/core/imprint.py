@@ -35,7 +35,7 @@ def doubts(parameters: Parameters) -> list[str]:
             f"{parameters.bits} bits can never be verified to 2^-{SECURITY_BITS}, not even by a"
             " full match; use 256 or more"
         )
-    if parameters.bits >= 2 * (parameters.pools - 1):
+    if parameters.pools and parameters.bits >= 2 * (parameters.pools - 1):
         found.append(
             f"{parameters.bits} bits cannot be written into {parameters.pools} pools; use"
             f" --pools {2 * parameters.bits}"
@@ -48,14 +48,14 @@ class LeastChange:
 
     def __init__(self, mark: Mark) -> None:
         """Prepare the half-spaces of this mark; refuse lengths that cannot be met."""
-        p = mark.parameters
-        if p.bits >= 2 * (p.pools - 1):
+        pools, bits = mark.matrix.shape
+        if bits >= 2 * (pools - 1):
             raise InfeasibleError(
-                f"{p.bits} bits cannot be written into {p.pools} pools: random half-spaces meet"
-                f" only for bits < 2 x (pools - 1); make a key with --pools {2 * p.bits}"
+                f"{bits} bits cannot be written into {pools} pools: random half-spaces meet"
+                f" only for bits < 2 x (pools - 1); make a key with --pools {2 * bits}"
             )
         self._half_spaces = mark.matrix.astype(np.float64) * mark.signs
-        self._gram = self._half_spaces.T @ self._half_spaces if p.bits < p.pools else None
+        self._gram = self._half_spaces.T @ self._half_spaces if bits < pools else None
 
     def margins(self, pooled: Float) -> Float:
         """Signed margin of every bit."""

@@ -6,8 +6,10 @@ the read-out (parameters, placement, content), so every try is a fresh draw of f
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,24 +28,39 @@ MAX_ENTRIES = 1 << 24
 MAX_ROUNDS = 64
 MAX_CONTENT = 1 << 16
 
-_SPREAD = math.sqrt(4 * (65536**2 - 1) / 12)  # deviation of a sum of four 16-bit words
+SPREAD = math.sqrt(4 * (65536**2 - 1) / 12)
+"""Deviation of a sum of four 16-bit words."""
+
+
+Own = tuple[tuple[str, "int | float | str"], ...]
+"""Settings that only one scheme has, by name, sorted."""
+
+_SCHEME = re.compile("[a-z][a-z0-9_-]{0,63}")
+_OWN = re.compile("[a-z][a-z_]{0,31}")
+_MAX_OWN = 16
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What shapes a read-out: n bits, k pools, R filter rounds, how carriers are pooled."""
+    """What shapes a read-out: n bits, k pools, R filter rounds, how carriers are pooled.
+
+    Schemes other than neuralmark may leave pools or rounds at 0 (as the tensors give, no filter)
+    and have settings of their own; `neuralmark.schemes.parameters` fills them in and checks them.
+    """
 
     bits: int = 256
     pools: int = 512
     rounds: int = 4
     pooling: str = "strided"
     scheme: str = "neuralmark"
+    own: Own = ()
 
     def __post_init__(self) -> None:
         """Refuse what is out of range before anything is allocated."""
+        least = int(self.scheme == "neuralmark")
         _within("bits", self.bits, 1, MAX_BITS)
-        _within("pools", self.pools, 1, MAX_POOLS)
-        _within("rounds", self.rounds, 1, MAX_ROUNDS)
+        _within("pools", self.pools, least, MAX_POOLS)
+        _within("rounds", self.rounds, least, MAX_ROUNDS)
         if self.bits * self.pools > MAX_ENTRIES:
             raise ParameterError(
                 f"bits x pools is {self.bits * self.pools:,}, above the cap of {MAX_ENTRIES:,}:"
@@ -51,8 +68,9 @@ class Parameters:
             )
         if self.pooling not in POOLINGS:
             raise ParameterError(f"pooling must be one of {POOLINGS}, not {self.pooling!r}")
-        if self.scheme != "neuralmark":
-            raise ParameterError(f"unknown scheme {self.scheme!r}; known: neuralmark")
+        if not isinstance(self.scheme, str) or not _SCHEME.fullmatch(self.scheme):
+            raise ParameterError(f"{str(self.scheme)[:80]!r} is not the name of a scheme")
+        _check_own(self)
 
     @classmethod
     def of(
@@ -63,7 +81,16 @@ class Parameters:
         pools = max(512, 2 * bits) if pools is None else pools
         return cls(bits, pools, 4 if rounds is None else rounds)
 
-    def to_dict(self) -> dict[str, int | str]:
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Parameters":
+        """Read back what `to_dict` gave; raises TypeError or ParameterError on anything else."""
+        if not isinstance(data, dict):
+            raise TypeError("parameters are no table")
+        common = {name: data[name] for name in _COMMON if name in data}
+        own = tuple(sorted((name, data[name]) for name in set(data) - set(_COMMON)))
+        return cls(**common, own=own)
+
+    def to_dict(self) -> dict[str, int | float | str]:
         """As it stands in key files, claims, verdicts and in the derivation."""
         return {
             "bits": self.bits,
@@ -71,19 +98,42 @@ class Parameters:
             "pools": self.pools,
             "rounds": self.rounds,
             "scheme": self.scheme,
+            **dict(self.own),
         }
+
+    def setting(self, name: str) -> Any:
+        """One of the scheme's own settings."""
+        return dict(self.own)[name]
+
+
+_COMMON = ("bits", "pooling", "pools", "rounds", "scheme")
+
+
+def _check_own(parameters: Parameters) -> None:
+    own = parameters.own
+    if own and parameters.scheme == "neuralmark":
+        raise ParameterError(f"the scheme neuralmark has no setting {own[0][0]!r}")
+    if len(own) > _MAX_OWN:
+        raise ParameterError("too many settings for one scheme")
+    for name, value in own:
+        if not isinstance(name, str) or not _OWN.fullmatch(name) or name in _COMMON:
+            raise ParameterError(f"{str(name)[:80]!r} is not the name of a setting")
+        sound = type(value) is int or (type(value) is float and math.isfinite(value))
+        if not sound and not (type(value) is str and len(value) <= 64):
+            raise ParameterError(f"the setting {name!r} must be a number or a short word")
 
 
 @dataclass(frozen=True, eq=False)
 class Mark:
     """A key at one placement: the matrix K (k x n, float32) and the watermark b (n bits).
 
-    Both are secret; b alone gives all carriers.
+    Both are secret; b alone gives all carriers. `extra` holds what only one scheme needs.
     """
 
     parameters: Parameters
     matrix: npt.NDArray[np.float32]
     bits: npt.NDArray[np.uint8]
+    extra: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     @property
     def signs(self) -> Float:
@@ -95,27 +145,49 @@ class Mark:
         return f"Mark({self.parameters})"
 
 
-def native_matrix(
-    secret: bytes, parameters: Parameters, placement: Placement, content: bytes
-) -> npt.NDArray[np.float32]:
-    """Derive K, version 1: SHAKE-256, sums of four 16-bit words, columns centred in integers."""
-    transcript = (
-        b"neuralmark/key/1"
+def transcript(
+    domain: bytes, secret: bytes, parameters: Parameters, placement: Placement, content: bytes
+) -> bytes:
+    """Everything that shapes a read-out, and the secret: what is hashed to derive anything."""
+    return (
+        domain
         + enc(canonical_json(parameters.to_dict()))
         + enc(canonical_json([[name, list(shape)] for name, shape in placement]))
         + enc(content)
         + secret
     )
-    k, n = parameters.pools, parameters.bits
-    stream = hashlib.shake_256(transcript).digest(8 * k * n)
-    words = np.frombuffer(stream, "<u2").reshape(k, n, 4)
+
+
+def bell_draws(stream_of: bytes, rows: int, columns: int) -> npt.NDArray[np.int64]:
+    """Integers symmetric around 0, nearly Gaussian: sums of four 16-bit words of SHAKE-256."""
+    stream = hashlib.shake_256(stream_of).digest(8 * rows * columns)
+    words = np.frombuffer(stream, "<u2").reshape(rows, columns, 4)
     # Adding the words pairwise in 32 bits is several times faster than sum(axis=-1).
     draws = words[..., 0].astype(np.int64)
     for i in (1, 2, 3):
         draws += words[..., i]
     draws -= 131070
+    return draws
+
+
+def bell_matrix(stream_of: bytes, rows: int, columns: int) -> npt.NDArray[np.float32]:
+    """The draws scaled to deviation 1, columns not centred: the secrets of other schemes."""
+    matrix: npt.NDArray[np.float32] = (bell_draws(stream_of, rows, columns) * (1 / SPREAD)).astype(
+        np.float32
+    )
+    return matrix
+
+
+def native_matrix(
+    secret: bytes, parameters: Parameters, placement: Placement, content: bytes
+) -> npt.NDArray[np.float32]:
+    """Derive K, version 1: SHAKE-256, sums of four 16-bit words, columns centred in integers."""
+    k, n = parameters.pools, parameters.bits
+    draws = bell_draws(
+        transcript(b"neuralmark/key/1", secret, parameters, placement, content), k, n
+    )
     centred = k * draws - draws.sum(axis=0)
-    matrix: npt.NDArray[np.float32] = (centred * (1.0 / (k * _SPREAD))).astype(np.float32)
+    matrix: npt.NDArray[np.float32] = (centred * (1.0 / (k * SPREAD))).astype(np.float32)
     return matrix
 
 
@@ -132,8 +204,7 @@ def derive(
     secret: bytes, parameters: Parameters, placement: Placement, content: bytes = b""
 ) -> Mark:
     """A native key's mark for one placement."""
-    if len(secret) != SECRET_BYTES:
-        raise ParameterError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+    check_secret(secret)
     check_placement(placement)
     matrix = native_matrix(secret, parameters, placement, content)
     return Mark(parameters, matrix, watermark(matrix, content))
@@ -147,6 +218,12 @@ def fingerprint(salt: bytes, body: Sequence[bytes]) -> str:
 def commitment(salt: bytes, body: Sequence[bytes]) -> str:
     """Hiding and binding commitment to a key, for registration before release."""
     return _salted(b"neuralmark/commitment/1", salt, body, 32)
+
+
+def check_secret(secret: bytes) -> None:
+    """Refuse a secret of the wrong length."""
+    if len(secret) != SECRET_BYTES:
+        raise ParameterError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
 
 
 def check_placement(placement: Placement) -> None:

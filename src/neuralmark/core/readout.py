@@ -5,10 +5,47 @@ the namespace comes from the array itself, so gradients flow through torch tenso
 """
 
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+
+from neuralmark.core.key import Mark
 
 Array = Any
 """A numpy array or a torch tensor; all arguments of one call are of the same kind."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What a read-out knows of a mark, as arrays of the kind that it works on."""
+
+    matrix: Array = field(repr=False)
+    bits: Array = field(repr=False)
+    signs: Array = field(repr=False)
+    extra: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, mark: Mark, like: Array = None) -> "Known":
+        """In numpy's float64; or on the device and in the precision of the tensor `like`."""
+        if like is None:
+            matrix, bits = mark.matrix.astype(np.float64), mark.bits.astype(np.float64)
+            return cls(matrix, bits, mark.signs, mark.extra, mark.parameters.to_dict())
+        torch = namespace(like)
+
+        def turned(array: Any) -> Any:
+            tensor = torch.from_numpy(np.array(array))
+            return tensor.to(like) if tensor.is_floating_point() else tensor.to(like.device)
+
+        return cls(
+            turned(mark.matrix),
+            turned(mark.bits.astype(np.float32)),
+            turned(mark.signs),
+            extra={name: turned(array) for name, array in mark.extra.items()},
+            settings=mark.parameters.to_dict(),
+        )
 
 
 def namespace(array: Array) -> Any:

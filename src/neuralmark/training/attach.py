@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from neuralmark import schemes
 from neuralmark.errors import (
     NeuralMarkWarning,
     ParameterError,
@@ -52,6 +53,13 @@ def attach(
     site = locate(model, key, tensors, target)
     live = LiveMark(site, settings)
     inner = unwrap(optimizer)
+    scheme = schemes.of(site.mark)
+    if not scheme.marks:
+        return live
+    if mode == "projection" and not scheme.writes:
+        raise ParameterError(
+            f'{scheme.name} cannot be projected, its read-out is not linear: use mode="gradient"'
+        )
     if mode != "projection":
         _require_trainable(site, inner)
     elif any(name in site.model.derived for name in _stored_names(site)):

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 
+from neuralmark import schemes
 from neuralmark.attempts import Attempt
 from neuralmark.core import imprint, readout
 from neuralmark.core.key import Float, Placement
@@ -31,7 +31,8 @@ class LiveMark:
         self._hooks: list[Any] = []
         self._on_detach: list[Callable[[], None]] = []
         self._last: Pools | None = None
-        self._matrices: dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, ...]] = {}
+        self._scheme = schemes.of(site.mark)
+        self._matrices: dict[tuple[torch.device, torch.dtype], readout.Known] = {}
         self._quick: dict[tuple[torch.device, torch.dtype], Quick | None] = {}
         self._solver: imprint.LeastChange | None = None
         self._undo: list[tuple[Source, torch.Tensor, torch.Tensor]] = []
@@ -76,8 +77,7 @@ class LiveMark:
         with _exact(self._device()):
             values = [source.values(differentiable=True) for source in self._site.sources]
             found = pool(self._site.sources, self._site.carriers, values)
-            matrix, bits, _ = self._constants(found.pooled)
-            term: torch.Tensor = readout.loss(readout.logits(found.pooled, matrix), bits)
+            term = self._embedding_loss(found)
         return self.settings.strength * term
 
     def claim(self) -> Claim:
@@ -193,29 +193,40 @@ class LiveMark:
     def _quickly(self, factor: float | torch.Tensor) -> Pools | None:
         """The way for one plain tensor; None where it does not apply."""
         site = self._site
-        if len(site.sources) != 1:
+        if len(site.sources) != 1 or not self._scheme.plain:
             return None
         weight = site.sources[0].parameters()[0]
         place = (weight.device, weight.dtype)
         if place not in self._quick:
-            matrix, _, signs = self._constants(weight.detach())
-            self._quick[place] = Quick.of(site.sources[0], site.carriers, (matrix, signs))
+            known = self._known(weight.detach())
+            pair = (known.matrix, known.signs)
+            self._quick[place] = Quick.of(site.sources[0], site.carriers, pair)
         quick = self._quick[place]
         return None if quick is None else quick.add(factor)
 
     def _by_shares(self, factor: float | torch.Tensor) -> Pools:
         """The general way: each source takes its share."""
         site, found = self._site, self._pools()
-        matrix, _, signs = self._constants(found.pooled)
-        z = readout.logits(found.pooled, matrix)
-        share = readout.loss_gradient(z, signs, matrix, site.carriers.per_pool) * factor
+        share = self._share(found.pooled) * factor
         for source in site.sources:
             source.push(self._spread(share, source))
         return found
 
+    def _share(self, pooled: torch.Tensor) -> torch.Tensor:
+        """∂L_e/∂w at a carrier of each pool: in closed form, or by autograd."""
+        known, per_pool = self._known(pooled), self._site.carriers.per_pool
+        if self._scheme.plain:
+            z = readout.logits(pooled, known.matrix)
+            share: torch.Tensor = readout.loss_gradient(z, known.signs, known.matrix, per_pool)
+            return share
+        with torch.enable_grad():
+            given = pooled.detach().requires_grad_()
+            loss = self._scheme.loss(known, given, self.steps)
+            return torch.autograd.grad(loss, given)[0] / per_pool
+
     def _embedding_loss(self, found: Pools) -> torch.Tensor:
-        matrix, bits, _ = self._constants(found.pooled)
-        loss: torch.Tensor = readout.loss(readout.logits(found.pooled, matrix), bits)
+        known = self._known(found.pooled)
+        loss: torch.Tensor = self._scheme.loss(known, found.pooled, self.steps)
         return loss
 
     @torch.no_grad()
@@ -274,22 +285,18 @@ class LiveMark:
 
     @torch.no_grad()
     def _state(self, found: Pools) -> State:
-        matrix, bits, signs = self._constants(found.pooled)
-        z = readout.logits(found.pooled, matrix)
-        margins = readout.margins(z, signs)
-        unit = reading_of(found, self._site.carriers).sigma_z or 1.0
+        known = self._known(found.pooled)
+        margins = readout.margins(self._scheme.logits(known, found.pooled), known.signs)
+        unit = reading_of(found, self._site.carriers).sigma_z if self._scheme.linear else 0.0
         rate = float((margins > 0).double().mean())
-        return State(rate, float(readout.loss(z, bits)), float(margins.min()) / unit)
+        loss = float(self._scheme.loss(known, found.pooled, self.steps))
+        return State(rate, loss, float(margins.min()) / (unit or 1.0))
 
-    def _constants(self, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _known(self, like: torch.Tensor) -> readout.Known:
         """K, b and ±1 on the device and in the precision of the pooled values."""
         place = (like.device, like.dtype)
         if place not in self._matrices:
-            mark = self._site.mark
-            arrays = (mark.matrix, mark.bits, mark.signs)
-            self._matrices[place] = tuple(
-                torch.from_numpy(np.array(array)).to(like) for array in arrays
-            )
+            self._matrices[place] = readout.Known.of(self._site.mark, like)
         return self._matrices[place]
 
     def _spread(self, per_pool: torch.Tensor, source: Source) -> torch.Tensor:

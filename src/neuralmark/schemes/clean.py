@@ -1,0 +1,20 @@
+"""Clean: no mark at all, under the same contract, as the control of every comparison."""
+
+from typing import ClassVar
+
+from neuralmark.core.readout import Array, Known
+from neuralmark.schemes.neuralmark import NeuralMark
+
+
+class Clean(NeuralMark):
+    """Reads like NeuralMark and writes nothing: what it finds is chance."""
+
+    theory: ClassVar[str] = "nothing is written, so every match is chance"
+    marks: ClassVar[bool] = False
+    linear: ClassVar[bool] = False
+    writes: ClassVar[bool] = False
+    plain: ClassVar[bool] = False
+
+    def loss(self, known: Known, pooled: Array, step: int = 0) -> Array:
+        """Nothing to reach."""
+        return 0.0 * pooled.sum()

@@ -1,0 +1,50 @@
+"""NeuralMark: the watermark, hashed from the key, decides which weights carry it (METHOD)."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from neuralmark.core import key as core
+from neuralmark.core.carriers import Carriers, expected_per_pool
+from neuralmark.core.key import Mark, Parameters, Placement, check_placement
+from neuralmark.schemes._base import Arrays, Scheme, total_size
+
+
+class NeuralMark(Scheme):
+    """Hashed filter, average pooling, a projection; b is the hash of K."""
+
+    theory: ClassVar[str] = (
+        "a key derived from a secret matches each bit of a foreign model like a fair coin, so the"
+        " bound is exact; a matrix of one's own choice can be fitted, so it has none"
+    )
+
+    def _sizes(
+        self, bits: int, pools: int | None, rounds: int | None, own: Mapping[str, Any]
+    ) -> tuple[int, int]:
+        filled = Parameters.of(bits, pools, rounds)
+        return filled.pools, filled.rounds
+
+    def derive(
+        self, secret: bytes, parameters: Parameters, placement: Placement, content: bytes
+    ) -> Mark:
+        """K from the secret, b from K."""
+        return core.derive(secret, parameters, placement, content)
+
+    def chosen(
+        self, arrays: Arrays, parameters: Parameters, placement: Placement, content: bytes
+    ) -> Mark:
+        """K as it is; b is its hash all the same."""
+        check_placement(placement)
+        matrix = arrays["matrix"]
+        return Mark(parameters, matrix, core.watermark(matrix, content))
+
+    def carriers(self, mark: Mark, placement: Placement) -> Carriers:
+        """What R rounds of the hashed filter leave."""
+        return Carriers.of(mark, total_size(placement))
+
+    def room(self, parameters: Parameters, placement: Placement) -> float:
+        """Half of the weights survive each round."""
+        return expected_per_pool(total_size(placement), parameters.pools, parameters.rounds)
+
+    def spreads(self, parameters: Parameters) -> bool:
+        """The more weights share a pool, the cheaper the mark."""
+        return True

@@ -1,0 +1,85 @@
+"""VanillaMark (Uchida et al. 2017): a secret projection of a layer's averaged weights.
+
+A convolution is averaged over its output channels and flattened; bit j is the sign of its product
+with the j-th row of a Gaussian secret. With `filter` set, the weights go through a filter first
+and are pooled as NeuralMark's are: the paper's future work, in a line.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from neuralmark.core.carriers import Carriers
+from neuralmark.core.key import (
+    MAX_ENTRIES,
+    Mark,
+    Parameters,
+    Placement,
+    bell_matrix,
+    check_placement,
+    check_secret,
+    transcript,
+    watermark,
+)
+from neuralmark.errors import UnsuitableTensorError
+from neuralmark.schemes import _filters as filters
+from neuralmark.schemes._base import Scheme
+
+
+class VanillaMark(Scheme):
+    """Uchida's scheme, with or without a filter before it."""
+
+    theory: ClassVar[str] = (
+        "none as published: the secret matrix may be chosen freely, and one that fits can be learnt"
+        " for any model; a key that derives matrix and bits from a secret matches a foreign model"
+        " like fair coins"
+    )
+    settings: ClassVar[Mapping[str, Any]] = {"filter": "none"}
+
+    def check(self, parameters: Parameters) -> None:
+        """Also the filter."""
+        super().check(parameters)
+        filters.check(parameters)
+
+    def _sizes(
+        self, bits: int, pools: int | None, rounds: int | None, own: Mapping[str, Any]
+    ) -> tuple[int, int]:
+        if own["filter"] == "none":
+            return pools or 0, rounds or 0
+        filled = Parameters.of(bits, pools, rounds)
+        return filled.pools, filled.rounds
+
+    def derive(
+        self, secret: bytes, parameters: Parameters, placement: Placement, content: bytes
+    ) -> Mark:
+        """The matrix and the private pattern from the secret, the bits from the matrix."""
+        check_secret(secret)
+        check_placement(placement)
+        pools = filters.pools_of(parameters, placement)
+        if pools * parameters.bits > MAX_ENTRIES:
+            raise UnsuitableTensorError(
+                f"{placement[0][0]!r} would need a secret of {pools:,} x {parameters.bits}"
+                f" numbers, above the cap of {MAX_ENTRIES:,}: choose a smaller tensor, or a filter"
+            )
+        seed = transcript(b"neuralmark/matrix/1", secret, parameters, placement, content)
+        matrix = bell_matrix(seed, pools, parameters.bits)
+        extra = {}
+        if parameters.setting("filter") == "private":
+            pattern = filters.private_pattern(secret, parameters, placement, content)
+            extra["pattern"] = pattern
+        return Mark(parameters, matrix, watermark(matrix, content), extra)
+
+    def carriers(self, mark: Mark, placement: Placement) -> Carriers:
+        """All weights, or what the filter leaves."""
+        return filters.carriers_of(mark, placement)
+
+    def room(self, parameters: Parameters, placement: Placement) -> float:
+        """Weights that are averaged into one."""
+        pools = filters.room(parameters, placement)
+        if pools and not parameters.pools:
+            wide = filters.pools_of(parameters, placement) * parameters.bits
+            return pools if wide <= MAX_ENTRIES else 0.0
+        return pools
+
+    def spreads(self, parameters: Parameters) -> bool:
+        """With a filter the pools are fixed, and more weights help."""
+        return parameters.pools > 0
