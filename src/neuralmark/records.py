@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from neuralmark import files
+from neuralmark import files, schemes
 from neuralmark._version import __version__
 from neuralmark.core.encoding import strict_json
 from neuralmark.core.key import Parameters, Placement
@@ -171,6 +171,11 @@ class Verdict:
         """Share of matching bits."""
         return self.matched / self.bits
 
+    @property
+    def margin_unit(self) -> str:
+        """What margins are counted in: deviations of unmarked logits, or logits as they are."""
+        return "sigma_z" if schemes.get(self.parameters.scheme).linear else "logit"
+
     def __bool__(self) -> bool:
         """Refuse to be a bare truth value: ask for `.verified`."""
         raise TypeError("a Verdict is more than a bool: use verdict.verified")
@@ -205,7 +210,7 @@ class Verdict:
             "margins": {
                 "smallest": self.smallest_margin,
                 "median": self.median_margin,
-                "unit": "sigma_z",
+                "unit": self.margin_unit,
             },
             "margin_histogram": {k: list(v) for k, v in asdict(self.margin_histogram).items()},
             "match_map": self.match_map,

@@ -33,6 +33,19 @@ def command() -> None:
     type=options.PATH,
     help="Choose the parameters so that this model has enough carriers.",
 )
+@click.option(
+    "--scheme",
+    default="neuralmark",
+    show_default=True,
+    help="Watermarking scheme; 'neuralmark schemes' names them.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting that only this scheme has (may be repeated), e.g. filter=hashed.",
+)
 @click.option("--no-passphrase", is_flag=True, help="Store the secret plainly.")
 @options.passphrase_file_option
 @options.json_option
@@ -44,6 +57,8 @@ def new(
     pools: int | None,
     rounds: int | None,
     model: Path | None,
+    scheme: str,
+    settings: tuple[str, ...],
     no_passphrase: bool,
     passphrase_file: Path | None,
     as_json: bool,
@@ -53,7 +68,10 @@ def new(
     from neuralmark.keyfile import Key
 
     _refuse_existing(file)
-    parameters, why = _parameters(bits, pools, rounds, model)
+    if scheme == "neuralmark" and not settings:
+        parameters, why = _parameters(bits, pools, rounds, model)
+    else:
+        parameters, why = _of_scheme(scheme, (bits, pools, rounds), settings, model), ""
     for warning in doubts(parameters):
         output.note(f"warning: {warning}")
     key = Key.new(parameters, owner=owner, content=content)
@@ -176,6 +194,43 @@ def _parameters(
     return fitting_parameters(model, bits, pools, rounds)
 
 
+def _in_words(parameters: "Parameters") -> str:
+    words = [f"{parameters.bits} bits"]
+    if parameters.pools:
+        words += [f"{parameters.pools} pools", f"{parameters.rounds} rounds"]
+        words.append(f"{parameters.pooling} pooling")
+    return ", ".join(words + [f"{name} {value}" for name, value in parameters.own])
+
+
+def _of_scheme(
+    scheme: str,
+    sizes: tuple[int | None, int | None, int | None],
+    settings: tuple[str, ...],
+    model: Path | None,
+) -> "Parameters":
+    from neuralmark import schemes
+
+    if model is not None:
+        raise click.UsageError("--for chooses parameters of the scheme neuralmark only")
+    own: dict[str, Any] = {}
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        if not sign:
+            raise click.UsageError(f"--set takes NAME=VALUE, not {setting!r}")
+        own[name] = _number(value)
+    bits, pools, rounds = sizes
+    return schemes.parameters(scheme, bits=bits, pools=pools, rounds=rounds, own=own)
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def _save(key: "Key", file: Path, passphrase_file: Path | None, plain: bool) -> None:
     key.save(file, None if plain else options.new_passphrase(passphrase_file))
     if plain:
@@ -203,11 +258,8 @@ def _report(key: "Key", file: Path, as_json: bool, more: dict[str, Any]) -> None
             ("fingerprint", key.fingerprint),
             ("commitment", key.commitment),
             ("kind", key.kind),
-            (
-                "parameters",
-                f"{parameters.bits} bits, {parameters.pools} pools,"
-                f" {parameters.rounds} rounds, {parameters.pooling} pooling",
-            ),
+            ("scheme", parameters.scheme),
+            ("parameters", _in_words(parameters)),
             (
                 "content",
                 key.content.decode("utf-8", "backslashreplace").replace("\n", " | ") or "(none)",

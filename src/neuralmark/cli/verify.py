@@ -114,9 +114,11 @@ def _show(verdict: "Verdict") -> None:
         (
             "margins",
             f"smallest {verdict.smallest_margin:.3g}, median {verdict.median_margin:.3g}"
-            " (in units of unmarked logits)",
+            + (" (in units of unmarked logits)" if verdict.margin_unit == "sigma_z" else ""),
         ),
     ]
+    if verdict.parameters.scheme != "neuralmark":
+        rows.insert(2, ("scheme", verdict.parameters.scheme))
     if verdict.certified_radius is not None:
         relative = verdict.certified_radius_relative
         rows.append(

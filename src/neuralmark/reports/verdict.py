@@ -3,7 +3,9 @@
 import math
 from pathlib import PurePath
 
+from neuralmark import schemes
 from neuralmark.core.bound import SECURITY_BITS
+from neuralmark.core.key import Parameters
 from neuralmark.errors import RecordError
 from neuralmark.records import NOT_VERIFIED, UNPROVABLE, UNPROVEN, VERIFIED, TensorRead, Verdict
 from neuralmark.reports import svg
@@ -258,12 +260,22 @@ def _key(verdict: Verdict) -> str:
         ("Kind", *_explained(verdict.key_kind)),
         ("Scheme", text(p.scheme), ""),
         ("Bits", f"{p.bits:,}", "length of the watermark"),
-        ("Pools", f"{p.pools:,}", "averages of weights from which the bits are read"),
-        ("Rounds", f"{p.rounds:,}", "each halves, by the key, the weights that may carry the mark"),
-        ("Pooling", text(p.pooling), "how the carrying weights are dealt out to the pools"),
+        *_pools(p),
+        *((text(name), text(value), "a setting of this scheme") for name, value in p.own),
+        ("Theory", text(schemes.get(p.scheme).theory), "what a match by chance amounts to"),
         ("Library", f"NeuralMark {text(verdict.version)}", "the version that judged"),
     )
     return section("Key and parameters", facts(rows))
+
+
+def _pools(p: Parameters) -> tuple[tuple[str, str, str], ...]:
+    if not p.pools:
+        return ()
+    return (
+        ("Pools", f"{p.pools:,}", "averages of weights from which the bits are read"),
+        ("Rounds", f"{p.rounds:,}", "each halves, by the key, the weights that may carry the mark"),
+        ("Pooling", text(p.pooling), "how the carrying weights are dealt out to the pools"),
+    )
 
 
 def _signature() -> str:

@@ -1,0 +1,263 @@
+"""Every scheme that is found goes through the same battery."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import neuralmark
+from neuralmark import Key, Parameters, Verdict, schemes
+from neuralmark.core.readout import Known
+from neuralmark.errors import (
+    KeyFileError,
+    ParameterError,
+    TooFewCarriersError,
+    UnknownSchemeError,
+    UnsuitableTensorError,
+)
+
+LAYER = "2.weight"
+SIZES: dict[str, dict[str, Any]] = {
+    "neuralmark": {"pools": 320, "rounds": 2},
+    "clean": {"pools": 320, "rounds": 2},
+    "greedymark": {"own": {"row": 51}},
+}
+STRENGTH = {"greedymark": 300.0}
+"""GreedyMark's published weight takes hundreds of epochs; a test has a few hundred steps."""
+
+ALL = schemes.names()
+MARKING = [name for name in ALL if schemes.get(name).marks]
+FILTERED = [
+    (name, how)
+    for name in ALL
+    if "filter" in schemes.get(name).settings
+    for how in ("hashed", "private")
+]
+
+
+def parameters(name: str, how: str = "none") -> Parameters:
+    if how != "none":
+        return schemes.parameters(name, bits=160, pools=320, rounds=1, own={"filter": how})
+    return schemes.parameters(name, bits=160, **SIZES.get(name, {}))
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(64, 128, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(128, 10),
+    )
+
+
+def key_of(chosen: Parameters, number: int = 1) -> Key:
+    return Key(chosen, b"owner=A", salt=bytes(32), secret=bytes([number]) * 32)
+
+
+def trained(key: Key, steps: int = 500, mode: str = "gradient") -> nn.Sequential:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    strength = STRENGTH.get(key.parameters.scheme, 1.0) if mode == "gradient" else 2.0
+    mark = neuralmark.attach(model, optimizer, key, tensors=[LAYER], mode=mode, strength=strength)
+    inputs = torch.randn(4, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), torch.arange(4)).backward()
+        optimizer.step()
+        if mark.steps % 100 == 0 and mark.rate == 1.0:
+            break
+    mark.detach()
+    return model
+
+
+def found(model: nn.Module | Path, key: Key) -> Verdict:
+    return neuralmark.verify(model, key, tensors=[LAYER])
+
+
+@pytest.mark.parametrize("name", MARKING)
+def test_embeds_survives_saving_and_is_foreign_to_others(name: str, tmp_path: Path) -> None:
+    key = key_of(parameters(name))
+    model = trained(key)
+    verdict = found(model, key)
+    assert verdict.rate == 1.0
+    assert verdict.verified
+    assert verdict.parameters.scheme == name
+
+    path = tmp_path / "m.safetensors"
+    save_file(model.state_dict(), path)
+    loaded = found(path, key)
+    assert (loaded.matched, loaded.status) == (verdict.matched, verdict.status)
+    assert loaded.to_dict()["scheme"] == name
+
+    for number in range(2, 6):
+        foreign = found(path, key_of(key.parameters, number))
+        assert 0.3 < foreign.rate < 0.7
+        assert not foreign.verified
+
+
+@pytest.mark.parametrize(("name", "how"), FILTERED)
+def test_filters_compose_with_the_schemes_that_take_one(name: str, how: str) -> None:
+    key = key_of(parameters(name, how))
+    model = trained(key, steps=900)
+    assert found(model, key).verified
+    assert 0.3 < found(model, key_of(key.parameters, 2)).rate < 0.7
+
+
+@pytest.mark.parametrize("name", [name for name in MARKING if schemes.get(name).writes])
+def test_projection_and_post_hoc_writing(name: str, tmp_path: Path) -> None:
+    key = key_of(parameters(name))
+    model = trained(key, steps=3, mode="projection")
+    assert found(model, key).verified
+    save_file(network().state_dict(), tmp_path / "m.safetensors")
+    made = neuralmark.embed(
+        tmp_path / "m.safetensors", key, tmp_path / "o.safetensors", tensors=[LAYER], strength=2.0
+    )
+    assert made.verdict.verified
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if not schemes.get(name).writes])
+def test_what_cannot_be_written_says_so(name: str, tmp_path: Path) -> None:
+    key = key_of(parameters(name))
+    save_file(network().state_dict(), tmp_path / "m.safetensors")
+    with pytest.raises(ParameterError, match=name):
+        neuralmark.embed(tmp_path / "m.safetensors", key, tmp_path / "o.safetensors")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_numpy_and_torch_read_the_same(name: str) -> None:
+    key = key_of(parameters(name))
+    placement = ((LAYER, (128, 64, 3, 3)),)
+    mark = key.at(placement)
+    carriers = schemes.of(mark).carriers(mark, placement)
+    pooled = np.random.default_rng(0).standard_normal(carriers.pools)
+    scheme = schemes.of(mark)
+    ours = scheme.logits(Known.of(mark), pooled)
+    tensor = torch.from_numpy(pooled)
+    theirs = scheme.logits(Known.of(mark, tensor), tensor).numpy()
+    assert ours.shape == (160,)
+    np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_loss_has_the_gradient_that_training_adds(name: str) -> None:
+    key = key_of(parameters(name))
+    one, two = network(), network()
+    for model, mode in ((one, "gradient"), (two, "loss")):
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        mark = neuralmark.attach(model, optimizer, key, tensors=[LAYER], mode=mode, strength=3.0)
+        zero = 0.0 * sum(parameter.sum() for parameter in model.parameters())
+        (zero + mark.loss_term() if mode == "loss" else zero).backward()
+        optimizer.step()
+    torch.testing.assert_close(one[2].weight, two[2].weight, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_key_file_keeps_the_scheme(name: str, tmp_path: Path) -> None:
+    key = Key.new(parameters(name))
+    key.save(tmp_path / "k.nmkey", None)
+    again = Key.load(tmp_path / "k.nmkey")
+    assert again.parameters == key.parameters
+    placement = ((LAYER, (128, 64, 3, 3)),)
+    assert (again.at(placement).bits == key.at(placement).bits).all()
+    assert (again.at(placement).matrix == key.at(placement).matrix).all()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_everything_shapes_the_mark(name: str) -> None:
+    placement = ((LAYER, (128, 64, 3, 3)),)
+    key = key_of(parameters(name))
+    bits = key.at(placement).bits
+    others = (
+        key_of(key.parameters, 2).at(placement),
+        Key(key.parameters, b"owner=B", salt=bytes(32), secret=bytes([1]) * 32).at(placement),
+        key.at((("other.weight", (128, 64, 3, 3)),)),
+    )
+    for other in others:
+        assert 0.3 < (bits == other.bits).mean() < 0.7
+
+
+@pytest.mark.parametrize("name", MARKING)
+def test_a_freely_chosen_key_never_verifies(name: str, tmp_path: Path) -> None:
+    """Whatever the scheme, a key whose arrays were chosen may match but proves nothing."""
+    model = network()
+    chosen = parameters(name)
+    placement = ((LAYER, (128, 64, 3, 3)),)
+    mark = key_of(chosen).at(placement)
+    scheme = schemes.get(name)
+    if name == "neuralmark":
+        raw = Key.chosen(chosen, mark.matrix)
+    else:
+        carriers = scheme.carriers(mark, placement)
+        values = model[2].weight.detach().double().reshape(-1).numpy()
+        pooled = values[carriers.positions()].reshape(-1, carriers.pools).mean(0)
+        read = scheme.logits(Known.of(mark), pooled) > 0
+        raw = Key.chosen(chosen, mark.matrix, bits=read.astype(np.uint8))
+    raw.save(tmp_path / "raw.nmkey", None)
+    loaded = Key.load(tmp_path / "raw.nmkey")
+    assert loaded.fingerprint == raw.fingerprint
+    assert loaded.kind == "raw"
+    verdict = found(model, loaded)
+    assert not verdict.verified
+    if name not in ("neuralmark", "votemark"):  # the noise of a raw key is another
+        assert (verdict.matched, verdict.status) == (160, "matches-unproven")
+
+
+@pytest.mark.parametrize("name", MARKING)
+def test_too_small_a_tensor_is_refused(name: str) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    key = key_of(parameters(name))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if name in ("vanillamark", "votemark"):  # 4 pools: read, but never written
+        with pytest.raises(neuralmark.errors.InfeasibleError):
+            neuralmark.attach(model, optimizer, key, tensors=[LAYER], mode="projection")
+        return
+    with pytest.raises(TooFewCarriersError):
+        neuralmark.attach(model, optimizer, key, tensors=[LAYER])
+
+
+def test_unknown_names_and_settings_are_refused() -> None:
+    with pytest.raises(UnknownSchemeError, match="did you mean 'votemark'"):
+        schemes.get("votmark")
+    with pytest.raises(UnknownSchemeError):
+        Key.new(Parameters(scheme="nothing"))
+    with pytest.raises(ParameterError, match="'nois'"):
+        schemes.parameters("votemark", own={"nois": 1.0})
+    with pytest.raises(ParameterError, match="odd"):
+        schemes.parameters("votemark", own={"votes": 10})
+    with pytest.raises(ParameterError, match="filter must be"):
+        schemes.parameters("vanillamark", own={"filter": "secret"})
+    with pytest.raises(ParameterError, match="without a filter"):
+        schemes.parameters("vanillamark", rounds=4)
+    with pytest.raises(ParameterError, match="neither pools nor rounds"):
+        schemes.parameters("greedymark", pools=4)
+    with pytest.raises(ParameterError, match="like"):
+        schemes.parameters("greedymark", own={"row": "long"})
+
+
+def test_a_secret_beyond_the_cap_is_refused() -> None:
+    key = key_of(schemes.parameters("vanillamark"))
+    with pytest.raises(UnsuitableTensorError, match="cap"):
+        key.at((("w", (4096, 4096)),))
+
+
+def test_a_key_file_of_an_unknown_scheme_is_refused(tmp_path: Path) -> None:
+    key = Key.new(parameters("votemark"))
+    key.save(tmp_path / "k.nmkey", None)
+    text = (tmp_path / "k.nmkey").read_text()
+    import base64
+    import json
+
+    container = json.loads(text)
+    payload = base64.b64decode(container["payload"]).replace(b"votemark", b"votemarx")
+    container["payload"] = base64.b64encode(payload).decode()
+    (tmp_path / "k.nmkey").write_text(json.dumps(container))
+    with pytest.raises(KeyFileError, match="votemarx"):
+        Key.load(tmp_path / "k.nmkey")
