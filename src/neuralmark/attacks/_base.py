@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.core.key import Placement
+from neuralmark.core.key import Parameters, Placement
 from neuralmark.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ class Scene:
     """Other checkpoints of the same shape."""
     placement: Placement = ()
     """Where he believes the mark to be (the paper's attacker knows the layer, not the key)."""
+    parameters: Parameters | None = None
+    """Scheme and parameters of the owner's key, which the paper's attacker knows too."""
 
     def targets(self) -> Iterable[tuple[str, Array]]:
         """Names and values of the tensors to attack."""
@@ -86,6 +88,8 @@ class Outcome:
     weights: Weights | None = None
     model: "torch.nn.Module | None" = None
     key: "Key | None" = None
+    placement: Placement = ()
+    """Where a forged key claims to be."""
     steps: int = 0
     queries: int = 0
     note: str = ""

@@ -20,6 +20,7 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.keyfile import Key
+from neuralmark.reading import Suspect
 from neuralmark.records import UNPROVABLE, UNPROVEN, Claim, Verdict
 from neuralmark.verification import examine
 
@@ -84,7 +85,7 @@ class Result:
 
 def launch(
     attack: Attack,
-    model: "str | Path | Weights | torch.nn.Module",
+    model: "str | Path | Weights | torch.nn.Module | Subject",
     key: Key | None = None,
     *,
     claim: Claim | str | Path | None = None,
@@ -109,6 +110,7 @@ def launch(
         data=data,
         others=tuple(read_weights(other) for other in others),
         placement=() if before is None else before.placement,
+        parameters=None if key is None else key.parameters,
     )
     start = time.perf_counter()
     outcome = _seeded(attack, scene, seed)
@@ -116,7 +118,7 @@ def launch(
     changed = subject.after(outcome)
     if getattr(attack, "preserves", False) and data is not None:
         same_outputs(subject, changed, data)
-    judged, unreadable = _judged(attack, changed, outcome, key, claim, before)
+    judged, unreadable = _judged(attack, changed, outcome, key, claim)
     return Result(
         attack=name_of(attack),
         settings=attack.settings(),
@@ -184,24 +186,27 @@ def _judged(
     outcome: Outcome,
     key: Key | None,
     claim: Claim | str | Path | None,
-    before: Verdict | None,
 ) -> tuple[Verdict | None, str]:
-    """The verdict on the owner's key afterwards; for a forged key, on that one."""
+    """The verdict on the owner's key afterwards, sought as before; for a forged key, on that."""
+    suspect = changed.suspect()
     if attack.kind == KEY:
-        if outcome.key is None:
-            return None, ""
-        names = [name for name, _ in (before.placement if before else ())] or None
-        return examine(changed.suspect(), outcome.key, tensors=names), ""
+        key = outcome.key
+        claim = None if key is None else _forged_claim(key, outcome, suspect)
     if key is None:
         return None, ""
     try:
-        if claim is not None:
-            return examine(changed.suspect(), key, claim=claim), ""
-        assert before is not None
-        names = [tensor.stored_name for tensor in before.tensors]
-        return examine(changed.suspect(), key, tensors=names), ""
+        return examine(suspect, key, claim=claim), ""
     except UNREADABLE as error:
         return None, str(error)
+
+
+def _forged_claim(key: Key, outcome: Outcome, suspect: Suspect) -> Claim | None:
+    """What the forger would hand in beside his key."""
+    if not outcome.placement:
+        return None
+    return Claim(
+        key.fingerprint, key.commitment, key.parameters, outcome.placement, suspect.digest({})
+    )
 
 
 def _brief(verdict: Verdict | None) -> dict[str, Any] | None:

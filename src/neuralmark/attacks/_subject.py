@@ -108,8 +108,10 @@ class Subject:
         return float((outputs.argmax(1) == data.test_labels).double().mean())
 
 
-def subject_of(model: "str | Path | Weights | torch.nn.Module") -> Subject:
+def subject_of(model: "str | Path | Weights | torch.nn.Module | Subject") -> Subject:
     """A path, a table of arrays or a live module as something to attack."""
+    if isinstance(model, Subject):
+        return model
     if isinstance(model, str | Path):
         weights, dtypes = _from_file(Path(model))
         return Subject(str(model), weights, dtypes)

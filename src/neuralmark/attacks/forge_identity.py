@@ -1,0 +1,73 @@
+"""The identity matrix against a private filter (the paper's case for hashing the filter).
+
+If the filter may be any secret list of positions, a forger takes the identity as his key, hashes
+it, and lists weights whose signs are the bits. Nothing was learnt, no weight was changed, and the
+published check passes. Where the filter is the hash itself, there is no list to choose.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from neuralmark import schemes
+from neuralmark.attacks._base import KEY, Attack, Outcome, Scene, option
+from neuralmark.attacks._forging import ground_at, ground_of
+from neuralmark.core.key import Float, Parameters, watermark
+from neuralmark.errors import AttackError
+from neuralmark.keyfile import Key
+
+FILTERS = ("private", "hashed")
+
+
+@dataclass(frozen=True)
+class ForgeIdentity(Attack):
+    """K = identity, and a filter that fits its hash."""
+
+    summary: ClassVar[str] = "identity matrix as key, with a filter listed to fit its hash"
+    expects: ClassVar[str] = "passes a private filter with 100 %; the hashed filter stays near 50 %"
+    kind: ClassVar[str] = KEY
+    dial: ClassVar[str] = "bits"
+
+    bits: int = option(256, "length of the forged watermark", low=1, high=4096)
+    filter: str = option("private", "the filter that is attacked", choices=FILTERS)
+
+    @classmethod
+    def sweep(cls) -> tuple[Attack, ...]:
+        """Both filters."""
+        return tuple(cls(filter=each) for each in FILTERS)
+
+    @property
+    def variant(self) -> str:
+        """The filter."""
+        return f"{self.filter} filter"
+
+    def run(self, scene: Scene) -> Outcome:
+        """List the positions, if there is anything to list."""
+        ground = ground_of(scene)
+        identity = np.eye(self.bits, dtype=np.float32)
+        if self.filter == "hashed":
+            rounds = ground.parameters.rounds or 1
+            key = Key.chosen(Parameters(self.bits, self.bits, rounds), identity)
+        else:
+            signs = watermark(identity, b"").astype(np.int8) * 2 - 1
+            chosen = schemes.parameters(
+                "vanillamark", bits=self.bits, pools=self.bits, rounds=1, own={"filter": "private"}
+            )
+            key = Key.chosen(chosen, identity, positions=_listed(ground.weights, signs))
+        forged = ground_at(scene, ground.placement, key.parameters)
+        figures = {"best_rate": forged.matched(key) / self.bits}
+        return Outcome(key=key, queries=1, figures=figures, placement=ground.placement)
+
+
+def _listed(weights: Float, signs: npt.NDArray[np.int8]) -> npt.NDArray[np.int64]:
+    """Rising positions, one a bit, whose weights have the wanted signs."""
+    positions, at = [], 0
+    for sign in signs:
+        ahead = np.flatnonzero(weights[at : at + 4096] * sign > 0)
+        if not len(ahead):
+            raise AttackError("the tensors are too small, or too one-sided, to list a filter from")
+        at += int(ahead[0]) + 1
+        positions.append(at - 1)
+    return np.array(positions, np.int64)

@@ -1,0 +1,91 @@
+"""Learning a secret for a mark of one's own, the weights untouched.
+
+Against VanillaMark and VoteMark this succeeds as it should: any bits, any model, because whoever
+verifies must take the matrix he is shown. NeuralMark's bits are the hash of the matrix, so every
+step of learning throws them again. A key that is derived from a secret leaves nothing to learn.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from neuralmark import schemes
+from neuralmark.attacks._base import KEY, Attack, Outcome, Scene, option
+from neuralmark.attacks._forging import AGAINST, Ground, best_drawn, ground_of, summary
+from neuralmark.core.key import Float, Mark, watermark
+from neuralmark.keyfile import Key
+
+
+@dataclass(frozen=True)
+class ForgeLearn(Attack):
+    """Choose bits, then fit the matrix by gradient descent."""
+
+    summary: ClassVar[str] = "learn a secret matrix for freely chosen bits, weights frozen"
+    expects: ClassVar[str] = "VanillaMark, VoteMark: reaches 100 %; NeuralMark: stays near 50 %"
+    kind: ClassVar[str] = KEY
+    dial: ClassVar[str] = "steps"
+
+    steps: int = option(200, "steps of gradient descent at most", low=1, high=1_000_000)
+    margin: float = option(3.0, "logit that every bit is to reach", low=0.0, high=1000.0)
+    against: str = option("published", "what the forger faces", choices=AGAINST)
+
+    @classmethod
+    def sweep(cls) -> tuple[Attack, ...]:
+        """Against what is published, and against native keys."""
+        return tuple(cls(against=against) for against in AGAINST)
+
+    @property
+    def variant(self) -> str:
+        """What the forger faces."""
+        return self.against
+
+    def run(self, scene: Scene) -> Outcome:
+        """Learn; or draw as many honest keys, where nothing can be learnt."""
+        ground = ground_of(scene)
+        if self.against == "native":
+            key, counts = best_drawn(scene, ground, min(self.steps, 200))
+            found = summary(counts, ground.parameters.bits)
+            return Outcome(key=key, queries=len(counts), figures=found, placement=ground.placement)
+        key, steps = self._learn(scene, ground)
+        rate = ground.matched(key) / ground.parameters.bits
+        return Outcome(
+            key=key,
+            steps=steps,
+            queries=steps,
+            figures={"best_rate": rate},
+            placement=ground.placement,
+        )
+
+    def _learn(self, scene: Scene, ground: Ground) -> tuple[Key, int]:
+        parameters = ground.parameters
+        scheme = schemes.get(parameters.scheme)
+        start = scheme.derive(scene.rng.bytes(32), parameters, ground.placement, b"")
+        bits = scene.rng.integers(0, 2, parameters.bits, np.uint8)
+        if not len(start.matrix):  # no matrix at all: nothing to learn, only bits to choose
+            return Key.chosen(parameters, start.matrix, bits=bits), 0
+        aimed = Mark(parameters, start.matrix, bits, start.extra)
+        pooled = ground.pooled(scheme.carriers(aimed, ground.placement))
+        matrix, steps = _descend(start.matrix, pooled, aimed.signs, self.steps, self.margin)
+        if parameters.scheme == "neuralmark":
+            return Key.chosen(parameters, matrix), steps
+        positions = None
+        if dict(parameters.own).get("filter") == "private":
+            positions = scheme.carriers(aimed, ground.placement).positions()
+        elif dict(parameters.own).get("filter") == "hashed":
+            bits = watermark(matrix, b"")  # the hashed filter makes the bits follow the matrix
+        return Key.chosen(parameters, matrix, bits=bits, positions=positions), steps
+
+
+def _descend(
+    matrix: np.ndarray, pooled: Float, signs: Float, steps: int, margin: float
+) -> tuple[np.ndarray, int]:
+    """Gradient descent on the cross-entropy until every logit is right by the margin."""
+    learnt = matrix.astype(np.float64)
+    rate = 4.0 / max(float(pooled @ pooled), 1e-30)  # one step moves a logit by at most 4
+    for step in range(steps):
+        z = pooled @ learnt
+        if (z * signs >= margin).all():
+            return learnt.astype(np.float32), step
+        learnt -= rate * np.outer(pooled, (np.tanh(0.5 * z) - signs) * 0.5)
+    return learnt.astype(np.float32), steps
