@@ -132,6 +132,11 @@ class Attack(ABC):
         """What tells this sweep from others of the same attack, in a word or two."""
         return ""
 
+    @property
+    def keeps_task(self) -> bool:
+        """Whether the model still solves the task that it was trained for."""
+        return True
+
     @classmethod
     def unit(cls) -> str:
         """What the dial counts."""

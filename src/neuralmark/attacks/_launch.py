@@ -131,7 +131,7 @@ def launch(
         steps=outcome.steps,
         queries=outcome.queries,
         change=changed.distance(subject, scene.target),
-        accuracy_before=subject.accuracy(data),
+        accuracy_before=subject.accuracy(data) if attack.keeps_task else None,
         accuracy_after=changed.accuracy(data),
         note=outcome.note,
         figures=outcome.figures,

@@ -42,7 +42,7 @@ class ForgeFit(Attack):
     pools: int = option(512, "pools of the forged key", low=2, high=16384)
     rounds: int = option(1, "rounds of the filter", low=1, high=64)
     pooling: str = option("contiguous", "how carriers are pooled", choices=POOLINGS)
-    samples: int = option(0, "watermarks to regress on (0: four for each pool)", low=0, high=10**6)
+    samples: int = option(0, "watermarks to regress on (0: as many as it takes)", low=0, high=10**6)
     tries: int = option(2000, "hashes of balanced weight to look at", low=1, high=10**7)
     against: str = option("published", "what the forger faces", choices=AGAINST)
 
@@ -87,7 +87,7 @@ class ForgeFit(Attack):
         self, rng: np.random.Generator, ground: Ground, bits: int
     ) -> tuple[npt.NDArray[np.float32], float]:
         """Ridge regression of ±b on what is pooled under b; and how well it does on new ones."""
-        count = self.samples or 4 * self.pools
+        count = self.samples or max(4 * self.pools, 5000 * self.rounds)
         marks = balanced(rng, bits, count + 200)
         features = np.empty((len(marks), self.pools), np.float32)
         for row, b in zip(features, marks, strict=True):

@@ -1,0 +1,137 @@
+"""Training as an attacker does it: a plain loop, a fresh classifier for a new task."""
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralmark.attacks._base import Data, Scene
+from neuralmark.errors import AttackError, DataMismatchError, MissingExtraError
+
+if TYPE_CHECKING:
+    import torch
+
+SCOPES = ("marked", "all", "lora")
+CLASSIFIERS = ("new", "keep")
+
+
+@dataclass(frozen=True)
+class Course:
+    """How to train: SGD with the paper's momentum and weight decay."""
+
+    rate: float = 0.001
+    epochs: int = 2
+    batch: int = 64
+    momentum: float = 0.9
+    decay: float = 5e-4
+
+
+def ready(scene: Scene, classifier: str) -> "tuple[torch.nn.Module, Data]":
+    """A copy of the attacker's model, with a fresh classifier if he has another task."""
+    assert scene.model is not None
+    assert scene.data is not None
+    model = copy.deepcopy(scene.model)
+    if classifier == "new":
+        renew_classifier(model, scene.data.classes)
+    return model, scene.data
+
+
+def renew_classifier(model: "torch.nn.Module", classes: int) -> str:
+    """Put a fresh linear layer in the place of the last one; give its name."""
+    from torch import nn
+
+    linear = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+    if not linear:
+        raise AttackError('the model has no linear layer to replace: use classifier="keep"')
+    name: str = linear[-1][0]
+    old = linear[-1][1]
+    fresh = nn.Linear(old.in_features, classes, bias=old.bias is not None)
+    _put(model, name, fresh.to(old.weight))
+    return name
+
+
+def classifier_name(model: "torch.nn.Module") -> str:
+    """The name of the last linear layer."""
+    from torch import nn
+
+    names = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+    return names[-1] if names else ""
+
+
+def fit(
+    model: "torch.nn.Module",
+    data: Data,
+    course: Course,
+    parameters: "Iterable[torch.nn.Parameter]",
+    rng: np.random.Generator,
+    attached: Callable[[Any], None] = lambda optimizer: None,
+) -> int:
+    """Train these parameters on the task; give the number of steps."""
+    import torch
+
+    chosen = list(parameters)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for parameter in chosen:
+        parameter.requires_grad_(True)
+    optimizer = torch.optim.SGD(
+        chosen, lr=course.rate, momentum=course.momentum, weight_decay=course.decay
+    )
+    attached(optimizer)
+    model.train()
+    steps = 0
+    for _ in range(course.epochs):
+        order = torch.from_numpy(rng.permutation(len(data.inputs)))
+        for some in order.split(course.batch):
+            loss = _loss(model, data, some)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            steps += 1
+    model.eval()
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    return steps
+
+
+def _loss(model: Any, data: Data, some: "torch.Tensor") -> "torch.Tensor":
+    from torch.nn.functional import cross_entropy
+
+    try:
+        outputs = model(data.inputs[some])
+        outputs = getattr(outputs, "logits", outputs)
+        return cross_entropy(outputs, data.labels[some])
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        raise DataMismatchError(
+            f"the data does not fit the model: inputs of shape {tuple(data.inputs.shape[1:])} with"
+            f" {data.classes} classes fail in it ({str(error).splitlines()[0]})"
+        ) from None
+
+
+def with_lora(model: "torch.nn.Module", rank: int, classifier: str) -> Any:
+    """The model under LoRA adapters on every linear and convolution layer but the classifier."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise MissingExtraError(
+            "LoRA fine-tuning needs peft: pip install 'neuralmark[peft]'"
+        ) from None
+    from torch import nn
+
+    kinds = (nn.Linear, nn.Conv2d)
+    layers = (name for name, part in model.named_modules() if isinstance(part, kinds))
+    targets = [name for name in layers if name != classifier]
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank,
+        target_modules=targets,
+        modules_to_save=[classifier] if classifier else None,
+    )
+    return get_peft_model(model, config)
+
+
+def _put(model: "torch.nn.Module", name: str, part: "torch.nn.Module") -> None:
+    path, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(path), leaf, part)

@@ -1,0 +1,97 @@
+"""Training another mark over the owner's: the paper's attack, and what it leaves out.
+
+The attacker knows the scheme, its parameters and the layer, not the key. He trains his task and
+λ times the embedding loss of a key of his own. Adaptive: many keys at once, another scheme, or a
+single round of the filter, which touches the most weights.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from neuralmark import schemes
+from neuralmark.attacks._base import Attack, Outcome, Scene, option
+from neuralmark.attacks._forging import drawn
+from neuralmark.attacks._training import CLASSIFIERS, Course, fit, ready
+from neuralmark.core.key import Parameters
+from neuralmark.errors import AttackError
+
+MODES = ("gradient", "projection")
+
+
+@dataclass(frozen=True)
+class Overwrite(Attack):
+    """Train one's own mark into the owner's layer."""
+
+    summary: ClassVar[str] = "train own marks over the owner's (λ and η sweeps; adaptive forms)"
+    expects: ClassVar[str] = "NeuralMark stays at 100 % up to λ=1000 at η=0.001; others fall"
+    needs: ClassVar[frozenset[str]] = frozenset({"model", "data"})
+    dial: ClassVar[str] = "weight"
+
+    weight: float = option(1.0, "λ: weight of the attacker's mark (σz when projected)", low=0.0)
+    rate: float = option(0.001, "η: learning rate", low=0.0, high=100.0)
+    epochs: int = option(2, "passes over the data", low=1, high=10_000)
+    batch: int = option(64, "examples a step", low=1, high=65536)
+    keys: int = option(1, "keys written at once", low=1, high=256)
+    scheme: str = option("", "the attacker's scheme (empty: the owner's)")
+    rounds: int = option(0, "rounds of the attacker's filter (0: the owner's)", low=0, high=64)
+    mode: str = option("gradient", "how the marks are written", choices=MODES)
+    classifier: str = option("new", "a fresh classifier, or the model's own", choices=CLASSIFIERS)
+
+    @property
+    def variant(self) -> str:
+        """What is unusual about it."""
+        words = [self.mode] if self.mode != "gradient" else []
+        words += [f"{self.keys} keys"] if self.keys > 1 else []
+        words += [self.scheme] if self.scheme else []
+        words += [f"R={self.rounds}"] if self.rounds else []
+        return ", ".join(words)
+
+    @property
+    def keeps_task(self) -> bool:
+        """Whether the old classifier still means something."""
+        return self.classifier == "keep"
+
+    def run(self, scene: Scene) -> Outcome:
+        """Train the task and the attacker's own marks."""
+        from neuralmark.training.attach import attach
+
+        model, data = ready(scene, self.classifier)
+        keys = [drawn(own_parameters(scene, self), scene.rng) for _ in range(self.keys)]
+        tensors: Any = [name for name, _ in scene.placement] or "auto"
+        marks = []
+
+        def begin(optimizer: Any) -> None:
+            for key in keys:
+                strength = max(self.weight, 1e-30)
+                given = attach(
+                    model, optimizer, key, tensors=tensors, mode=self.mode, strength=strength
+                )
+                marks.append(given)
+
+        course = Course(self.rate, self.epochs, self.batch)
+        steps = fit(model, data, course, model.parameters(), scene.rng, begin)
+        rates = [mark.rate for mark in marks]
+        for mark in marks:
+            mark.detach()
+        return Outcome(
+            model=model,
+            key=keys[0],
+            placement=marks[0].placement,
+            steps=steps,
+            figures={"attacker_rate": sum(rates) / len(rates)},
+        )
+
+
+def own_parameters(scene: Scene, attack: Any) -> Parameters:
+    """The parameters of the attacker's keys: the owner's, but for what he wants otherwise."""
+    owners = scene.parameters or Parameters()
+    name = attack.scheme or owners.scheme
+    if not schemes.get(name).marks:
+        raise AttackError(f"{name} writes no mark: choose another scheme to overwrite with")
+    if name != owners.scheme:
+        return schemes.parameters(name, bits=owners.bits, rounds=attack.rounds or None)
+    if not attack.rounds:
+        return owners
+    if not owners.rounds:
+        raise AttackError(f"{name} has no filter whose rounds could be chosen: leave rounds at 0")
+    return replace(owners, rounds=attack.rounds)

@@ -1,1 +1,0 @@
-"""Ruling on disputes (being written)."""

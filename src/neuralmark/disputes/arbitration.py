@@ -1,0 +1,167 @@
+"""Opening what the parties bring: every key verified in every model, models compared, then ruled.
+
+No weights are changed, and nothing of a key goes into the ruling.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from neuralmark.checkpoints import Checkpoint, open_checkpoint
+from neuralmark.disputes.records import (
+    ABSENT,
+    DISPUTED,
+    Party,
+    Ruling,
+    Shown,
+    check_name,
+    exhibit_of,
+    state_of,
+    stated_time,
+)
+from neuralmark.disputes.relations import Compared, Relation, relate
+from neuralmark.disputes.ruling import check_parties, rule, same_key
+from neuralmark.errors import (
+    CheckpointError,
+    ClaimMismatchError,
+    NonFiniteError,
+    RecordError,
+    TooFewCarriersError,
+    UnknownTensorError,
+    UnsuitableTensorError,
+)
+from neuralmark.keyfile import Key
+from neuralmark.reading import FileSuspect, Progress, digest_of
+from neuralmark.records import Claim, Verdict
+from neuralmark.verification import examine
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """A party as it comes: a name, its key, the model it shows, and where its mark sits."""
+
+    name: str
+    key: Key
+    exhibit: str | Path
+    claim: Claim | str | Path | None = None
+    """Without a claim the mark is searched as `verify` does, every way counted as a trial."""
+    stated_time: str | None = None
+    """When the key's commitment was registered; reported as stated, never used."""
+
+
+@dataclass(frozen=True)
+class _Model:
+    label: str
+    path: str
+    checkpoint: Checkpoint
+    stamps: list[tuple[int, int]]
+
+
+def arbitrate(
+    claimants: Sequence[Claimant],
+    *,
+    disputed: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Ruling:
+    """Rule on who owns a model that two or more parties claim.
+
+    With a disputed model, exhibits must be related to it; without, to each other.
+    """
+    claims = {check_name(c.name): _claim(c) for c in claimants}
+    _check_keys(claimants)
+    models = [_open(exhibit_of(c.name), c.exhibit) for c in claimants]
+    models += [] if disputed is None else [_open(DISPUTED, disputed)]
+    shown = {model.label: _shown(model) for model in models}
+    parties = [_party(claimant, shown[exhibit_of(claimant.name)]) for claimant in claimants]
+    verdicts = {
+        (c.name, model.label): _look(c, claims[c.name], model, progress)
+        for c in claimants
+        for model in models
+    }
+    compared = [
+        Compared(model.label, model.checkpoint, _marked(model.label, verdicts)) for model in models
+    ]
+    relations = _relations(compared, progress)
+    for model in models:
+        if model.checkpoint.stamps() != model.stamps:
+            raise CheckpointError(f"{model.path}: changed while it was read; begin again")
+    return rule(parties, verdicts, relations, shown.get(DISPUTED))
+
+
+def _check_keys(claimants: Sequence[Claimant]) -> None:
+    """Refuse what cannot be ruled on before anything large is read."""
+    check_parties([_party(claimant, Shown(str(claimant.exhibit))) for claimant in claimants])
+    for one, two in combinations(claimants, 2):
+        # copied under another salt, a key has another fingerprint, but makes the same marks
+        if _material(one.key) == _material(two.key):
+            raise same_key(one.name, two.name)
+
+
+def _material(key: Key) -> bytes | None:
+    return key.secret if key.matrix is None else key.matrix.tobytes()
+
+
+def _party(claimant: Claimant, shown: Shown) -> Party:
+    key, time = claimant.key, claimant.stated_time
+    return Party(
+        name=claimant.name,
+        fingerprint=key.fingerprint,
+        commitment=key.commitment,
+        key_kind=key.kind,
+        exhibit=shown,
+        stated_time=None if time is None else stated_time(time),
+    )
+
+
+def _claim(claimant: Claimant) -> Claim | None:
+    if isinstance(claimant.claim, str | Path):
+        try:
+            return Claim.load(claimant.claim)
+        except RecordError as error:
+            raise RecordError(f"the claim of {claimant.name}: {error}") from None
+    return claimant.claim
+
+
+def _open(label: str, path: str | Path) -> _Model:
+    try:
+        checkpoint = open_checkpoint(path)
+        return _Model(label, str(path), checkpoint, checkpoint.stamps())
+    except CheckpointError as error:
+        raise type(error)(f"{label}: {error}") from None
+
+
+def _shown(model: _Model) -> Shown:
+    digest = digest_of(model.checkpoint, {}, full=True)
+    return Shown(model.path, digest.files or {})
+
+
+def _look(
+    claimant: Claimant, claim: Claim | None, model: _Model, progress: Progress | None
+) -> Verdict | None:
+    """The verdict of one key on one model; None where the model has no place for its mark."""
+    suspect = FileSuspect(model.checkpoint, model.path)
+    try:
+        return examine(suspect, claimant.key, claim=claim, progress=progress)
+    except (UnknownTensorError, TooFewCarriersError):
+        return None
+    except (NonFiniteError, UnsuitableTensorError, ClaimMismatchError) as error:
+        raise type(error)(f"{claimant.name} in {model.label}: {error}") from None
+
+
+def _marked(label: str, verdicts: dict[tuple[str, str], Verdict | None]) -> frozenset[str]:
+    """Stored names of the tensors of a model that some party's mark sits in or is claimed for."""
+    return frozenset(
+        tensor.stored_name
+        for (_, model), verdict in verdicts.items()
+        if model == label and verdict is not None
+        if verdict.mapping != "search" or state_of(verdict) != ABSENT
+        for tensor in verdict.tensors
+    )
+
+
+def _relations(compared: Sequence[Compared], progress: Progress | None) -> list[Relation]:
+    """Each exhibit against the disputed model; without one, every exhibit against every other."""
+    if compared[-1].label == DISPUTED:
+        return [relate(model, compared[-1], progress) for model in compared[:-1]]
+    return [relate(one, two, progress) for one, two in combinations(compared, 2)]

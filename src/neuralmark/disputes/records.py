@@ -1,0 +1,248 @@
+"""What goes into a ruling and what comes out: frozen, JSON, and nothing of any key."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from neuralmark._version import __version__
+from neuralmark.disputes.relations import RELATED, Relation
+from neuralmark.errors import DisputeError
+from neuralmark.records import NOT_VERIFIED, VERIFIED, Verdict, to_json
+
+RULING_FORMAT = "neuralmark-ruling/1"
+
+PRESENT = "present"
+TRACES = "traces"
+ABSENT = "absent"
+UNPROVEN = "unproven"
+
+ABSENT_ABOVE = -20.0
+"""A mark is absent where luck alone matches as well with a chance above 2^-20."""
+
+DISPUTED = "the disputed model"
+LONGEST_NAME = 100
+
+
+def exhibit_of(name: str) -> str:
+    """What the model that a party shows is called."""
+    return f"the exhibit of {name}"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A model before the judge: its path and the SHA-256 of each of its files."""
+
+    path: str
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Party:
+    """A claimant, with the public side of the key it brings."""
+
+    name: str
+    fingerprint: str
+    commitment: str
+    key_kind: str
+    exhibit: Shown
+    stated_time: str | None = None
+    """When the commitment was registered, as somebody stated it; nothing depends on it."""
+
+    def __post_init__(self) -> None:
+        """Refuse a time that is none."""
+        if self.stated_time is not None:
+            stated_time(self.stated_time)
+
+    @property
+    def label(self) -> str:
+        """What its exhibit is called."""
+        return exhibit_of(self.name)
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What one party's key shows in one model."""
+
+    party: str
+    model: str
+    state: str
+    reason: str
+    matched: int | None = None
+    bits: int | None = None
+    boundary: int | None = None
+    bound_log2: float | None = None
+    trials: int | None = None
+    mapping: str | None = None
+    tensors: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, party: str, model: str, verdict: Verdict | None) -> "Sighting":
+        """From a verdict; None where the model has no tensor that could hold the mark."""
+        if verdict is None:
+            why = "the model has no tensors of the names or shapes that this mark would be in"
+            return cls(party, model, ABSENT, why)
+        return cls(
+            party=party,
+            model=model,
+            state=state_of(verdict),
+            reason=verdict.reason,
+            matched=verdict.matched,
+            bits=verdict.bits,
+            boundary=verdict.boundary,
+            bound_log2=verdict.bound_log2,
+            trials=verdict.trials,
+            mapping=verdict.mapping,
+            tensors=tuple(tensor.stored_name for tensor in verdict.tensors),
+        )
+
+
+def state_of(verdict: Verdict) -> str:
+    """Present, traces, absent; or unproven, which is no mark, for nobody and against nobody.
+
+    A key that can be fitted to a model (a raw matrix) or that is too short to prove anything
+    must not leave traces either: they would be as easy to make up as a match.
+    """
+    if verdict.status == VERIFIED:
+        return PRESENT
+    if verdict.bound_log2 > ABSENT_ABOVE:
+        return ABSENT
+    if verdict.status == NOT_VERIFIED and verdict.key_kind == "native":
+        return TRACES
+    return UNPROVEN
+
+
+@dataclass(frozen=True)
+class Case:
+    """How one party stands against the criterion: what holds, and what is missing."""
+
+    party: str
+    holds: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the party satisfies the criterion."""
+        return not self.missing
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """Who the owner is by the paper's criterion, or that it cannot be said; and why."""
+
+    owner: str | None
+    reasons: tuple[str, ...]
+    cautions: tuple[str, ...]
+    parties: tuple[Party, ...]
+    disputed: Shown | None
+    cases: tuple[Case, ...]
+    sightings: tuple[Sighting, ...]
+    relations: tuple[Relation, ...]
+    set_aside: tuple[str, ...]
+    """Names of the parties whose exhibits are not related to the model in dispute."""
+    version: str = __version__
+
+    @property
+    def decided(self) -> bool:
+        """Whether one party is the owner."""
+        return self.owner is not None
+
+    def __bool__(self) -> bool:
+        """Refuse to be a bare truth value: ask for `.owner` or `.decided`."""
+        raise TypeError("a Ruling is more than a bool: use ruling.owner or ruling.decided")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What the models are called: each party's exhibit, and the disputed model."""
+        labels = tuple(party.label for party in self.parties)
+        return labels if self.disputed is None else (*labels, DISPUTED)
+
+    def sighting(self, party: str, model: str) -> Sighting:
+        """What a party's key showed in a model."""
+        return next(s for s in self.sightings if (s.party, s.model) == (party, model))
+
+    def commitments(self) -> tuple[Party, ...]:
+        """The parties whose commitments have a stated time, the earliest first."""
+        stated = [
+            (datetime.fromisoformat(stated_time(party.stated_time)), party)
+            for party in self.parties
+            if party.stated_time is not None
+        ]
+        return tuple(party for _, party in sorted(stated, key=lambda entry: entry[0]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `neuralmark arbitrate --json` prints it."""
+        return {
+            "format": RULING_FORMAT,
+            "version": self.version,
+            "decided": self.decided,
+            "owner": self.owner,
+            "reasons": list(self.reasons),
+            "cautions": list(self.cautions),
+            "parties": [_party(party) for party in self.parties],
+            "disputed": None if self.disputed is None else _shown(self.disputed),
+            "cases": [
+                {
+                    "party": case.party,
+                    "complete": case.complete,
+                    "holds": list(case.holds),
+                    "missing": list(case.missing),
+                }
+                for case in self.cases
+            ],
+            "sightings": [asdict(s) | {"tensors": list(s.tensors)} for s in self.sightings],
+            "relations": [relation.to_dict() for relation in self.relations],
+            "related_from": RELATED,
+            "absent_above_log2": ABSENT_ABOVE,
+            "set_aside": list(self.set_aside),
+            "commitments": [
+                {"party": party.name, "commitment": party.commitment, "time": party.stated_time}
+                | {"remark": "as stated, not checked"}
+                for party in self.commitments()
+            ],
+        }
+
+    def to_json(self) -> str:
+        """Readable JSON, ending in a line break."""
+        return to_json(self.to_dict())
+
+
+def check_name(name: str) -> str:
+    """A party's name: some text of one line, and not too long."""
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        raise DisputeError(
+            f"{name[:LONGEST_NAME]!r} is no name for a party: give one line of at most"
+            f" {LONGEST_NAME} characters"
+        )
+    return name
+
+
+def stated_time(text: str) -> str:
+    """A stated time in one form; without a zone it is taken for UTC.
+
+    >>> stated_time("2024-05-01T02:00+02:00")
+    '2024-05-01T00:00:00+00:00'
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return moment.astimezone(UTC).isoformat()
+    except (ValueError, OverflowError):
+        raise DisputeError(
+            f"{text[:60]!r} is no time: write it as 2024-05-01 or 2024-05-01T12:00+02:00"
+        ) from None
+
+
+def _shown(shown: Shown) -> dict[str, Any]:
+    return {"path": shown.path, "files": dict(shown.files)}
+
+
+def _party(party: Party) -> dict[str, Any]:
+    return {
+        "name": party.name,
+        "fingerprint": party.fingerprint,
+        "commitment": party.commitment,
+        "key_kind": party.key_kind,
+        "exhibit": _shown(party.exhibit),
+        "stated_time": party.stated_time,
+    }

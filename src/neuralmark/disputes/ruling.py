@@ -1,0 +1,201 @@
+"""The paper's criterion as a pure function: verdicts in, a ruling with its reasons out.
+
+The owner is the party that shows a model with only its own mark, while its mark is also in what
+the others show and in the disputed model. A thief can add a mark, but cannot show the model
+without the owner's. Two parties can never both satisfy it: the first would need the second's mark
+absent from its exhibit, the second would need it there.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from neuralmark.disputes.records import (
+    ABSENT,
+    DISPUTED,
+    PRESENT,
+    TRACES,
+    UNPROVEN,
+    Case,
+    Party,
+    Ruling,
+    Shown,
+    Sighting,
+    check_name,
+)
+from neuralmark.disputes.relations import RELATED, Relation
+from neuralmark.errors import DisputeError
+from neuralmark.records import Verdict
+
+Verdicts = Mapping[tuple[str, str], Verdict | None]
+"""By the party's name and the model's label; None: the model has no place for the mark."""
+
+_BLOCKING = (PRESENT, TRACES)
+_STATES = {
+    ABSENT: "is absent from",
+    TRACES: "shows only traces (weakened, or found by luck) in",
+    UNPROVEN: "matches without proof (which is no mark) in",
+}
+
+
+def rule(
+    parties: Sequence[Party],
+    verdicts: Verdicts,
+    relations: Sequence[Relation],
+    disputed: Shown | None = None,
+) -> Ruling:
+    """Rule between two or more parties."""
+    check_parties(parties)
+    labels = [party.label for party in parties] + ([] if disputed is None else [DISPUTED])
+    sightings = {
+        (party.name, label): Sighting.of(party.name, label, _given(verdicts, party.name, label))
+        for party in parties
+        for label in labels
+    }
+    aside = _set_aside(parties, relations, disputed)
+    cases = tuple(_case(party, parties, sightings, aside, disputed) for party in parties)
+    complete = [case.party for case in cases if case.complete]
+    owner = complete[0] if len(complete) == 1 else None  # never two; if ever, nobody wins
+    return Ruling(
+        owner=owner,
+        reasons=_reasons(cases, owner),
+        cautions=_cautions(parties, sightings, aside, owner),
+        parties=tuple(parties),
+        disputed=disputed,
+        cases=cases,
+        sightings=tuple(sightings.values()),
+        relations=tuple(relations),
+        set_aside=aside,
+    )
+
+
+def check_parties(parties: Sequence[Party]) -> None:
+    """Two parties at least, each with a name and a key of its own."""
+    if len(parties) < 2:
+        raise DisputeError("a dispute has two parties at least: give --claimant twice or more")
+    names = [check_name(party.name) for party in parties]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DisputeError(f"the party {twice!r} is named twice: give each another name")
+    holder: dict[str, str] = {}
+    for party in parties:
+        other = holder.setdefault(party.fingerprint, party.name)
+        if other != party.name:
+            raise same_key(other, party.name)
+
+
+def same_key(one: str, two: str) -> DisputeError:
+    """The error for two parties with one key."""
+    return DisputeError(
+        f"{one!r} and {two!r} bring the same key: marks cannot tell them apart; each must bring"
+        " the key it made"
+    )
+
+
+def _given(verdicts: Verdicts, name: str, label: str) -> Verdict | None:
+    if (name, label) not in verdicts:
+        raise DisputeError(f"there is no verdict on the key of {name!r} in {label}: verify it")
+    return verdicts[name, label]
+
+
+def _set_aside(
+    parties: Sequence[Party], relations: Sequence[Relation], disputed: Shown | None
+) -> tuple[str, ...]:
+    """Whose exhibits are unrelated to the disputed model or, without one, to all the others."""
+    related = {frozenset((r.one, r.two)) for r in relations if r.related}
+    aside = []
+    for party in parties:
+        others = [other.label for other in parties if other is not party]
+        against = others if disputed is None else [DISPUTED]
+        if not any(frozenset((party.label, label)) in related for label in against):
+            aside.append(party.name)
+    return tuple(aside)
+
+
+def _case(
+    party: Party,
+    parties: Sequence[Party],
+    sightings: Mapping[tuple[str, str], Sighting],
+    aside: Sequence[str],
+    disputed: Shown | None,
+) -> Case:
+    """Hold one party against every part of the criterion."""
+    holds: list[str] = []
+    missing: list[str] = []
+    if party.name in aside:
+        what = "what the others show" if disputed is None else DISPUTED
+        missing.append(f"{party.label} is unrelated to {what} and was set aside")
+    elif aside and disputed is None:
+        missing.append(
+            f"the exhibits are not of one model ({_listed(aside)} set aside), and no disputed"
+            " model was given that says which the dispute is about: give --disputed"
+        )
+    others = [other for other in parties if other is not party]
+    wanted = [party.label]
+    wanted += [other.label for other in others if other.name not in aside]
+    wanted += [] if disputed is None else [DISPUTED]
+    for label in wanted:
+        state = sightings[party.name, label].state
+        if state == PRESENT:
+            holds.append(f"its mark is present in {label}")
+        else:
+            missing.append(f"its mark {_STATES[state]} {label}")
+    for other in others:
+        state = sightings[other.name, party.label].state
+        if state in _BLOCKING:
+            found = "is present" if state == PRESENT else "has left traces"
+            missing.append(f"the mark of {other.name} {found} in {party.label}")
+        elif state == UNPROVEN:
+            holds.append(
+                f"the key of {other.name} matches {party.label} without proof, which is no mark"
+            )
+        else:
+            holds.append(f"the mark of {other.name} is absent from {party.label}")
+    return Case(party.name, tuple(holds), tuple(missing))
+
+
+def _reasons(cases: Sequence[Case], owner: str | None) -> tuple[str, ...]:
+    """What holds for the owner, then what the others lack; without an owner, what all lack."""
+    won = [f"{case.party}: {line}" for case in cases if case.party == owner for line in case.holds]
+    lost = [
+        f"{case.party}: {line}" for case in cases if case.party != owner for line in case.missing
+    ]
+    return tuple(won + lost)
+
+
+def _cautions(
+    parties: Sequence[Party],
+    sightings: Mapping[tuple[str, str], Sighting],
+    aside: Sequence[str],
+    owner: str | None,
+) -> tuple[str, ...]:
+    """What a judge should mind before relying on the ruling."""
+    said = []
+    if aside:
+        said.append(
+            f"the exhibit of {_listed(aside)} was set aside because its weights correlate by less"
+            f" than {RELATED:g}; a copy with reordered, rescaled or reshaped channels looks the"
+            " same: if the models behave alike, have that examined"
+            + (" before relying on this ruling" if owner else "")
+        )
+    for party in parties:
+        states = {s.state for (name, _), s in sightings.items() if name == party.name}
+        if UNPROVEN in states:
+            said.append(
+                f"the key of {party.name} can prove nothing: it is a matrix made elsewhere, which"
+                " can be fitted to any model, or it has too few bits; its matches count neither"
+                " for nor against anybody"
+            )
+        if any(
+            sightings[party.name, other.label].state == TRACES
+            for other in parties
+            if other is not party
+        ):
+            said.append(
+                f"traces of the mark of {party.name} in another's exhibit may be a weakened mark,"
+                " or a key picked from about a million because it fits that model a little; a"
+                " commitment registered before the model was released rules out the second"
+            )
+    return tuple(said)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]

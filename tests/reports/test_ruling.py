@@ -1,0 +1,155 @@
+"""The page of a ruling: well-formed, true to the ruling, safe against hostile names."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from neuralmark.disputes import Party, Relation, Ruling, Shown
+from neuralmark.disputes.records import ABSENT, PRESENT, UNPROVEN, Case, Sighting, exhibit_of
+from neuralmark.reports.ruling import ruling_page
+
+VOID = {"meta", "br", "wbr"}
+HOSTILE = "</td><script>alert(1)</script><img src=x onerror=\"a('b')\">&amp;\u202e"
+
+
+class Reader(HTMLParser):
+    """Checks that tags balance; keeps tags and text."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.text = ""
+        self.feed(markup)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.text += data
+
+
+def sighting(party: str, model: str, state: str, matched: int | None = 160) -> Sighting:
+    if matched is None:
+        return Sighting(party, exhibit_of(model), state, "nowhere to look")
+    log2 = {PRESENT: -157.678, ABSENT: -1.5, UNPROVEN: -157.678}[state]
+    reason = f"{matched} of 160 bits match, below 2^-128"
+    where = exhibit_of(model)
+    return Sighting(
+        party, where, state, reason, matched, 160, 155, log2, 3, "names", ("layer.weight",)
+    )
+
+
+@pytest.fixture
+def ruling() -> Ruling:
+    parties = tuple(
+        Party(
+            name, f"nm1-{name}", f"commitment-{name}", "native", Shown(f"{name}.st", {name: "5e"})
+        )
+        for name in ("Acme", "Bandit")
+    )
+    return Ruling(
+        owner="Acme",
+        reasons=("Acme: its mark is present in everything", "Bandit: something is missing"),
+        cautions=(),
+        parties=(parties[0], replace(parties[1], stated_time="2024-05-01T00:00:00+00:00")),
+        disputed=None,
+        cases=(Case("Acme", ("all of it",), ()), Case("Bandit", (), ("something is missing",))),
+        sightings=(
+            sighting("Acme", "Acme", PRESENT),
+            sighting("Acme", "Bandit", PRESENT, 158),
+            sighting("Bandit", "Acme", ABSENT, None),
+            sighting("Bandit", "Bandit", UNPROVEN, 159),
+        ),
+        relations=(Relation(exhibit_of("Acme"), exhibit_of("Bandit"), None, 0.9731, 3, 84480),),
+        set_aside=(),
+    )
+
+
+def test_it_says_what_the_ruling_says(ruling: Ruling) -> None:
+    page = ruling_page(ruling)
+    text = Reader(page).text
+    for words in (
+        *("Owner: Acme", "This party alone satisfies the criterion", "158 of 160 bits"),
+        *("no place for it", "0.973", "84,480", "too few", "nm1-Bandit", "commitment-Acme"),
+        *("as stated, not checked", "2024-05-01T00:00:00+00:00", "Signature", "sha256"),
+        *("missing: something is missing", "holds: all of it", "satisfies the criterion"),
+    ):
+        assert words in text, words
+    assert "What to mind" not in text
+    assert "2<sup>−157.67</sup>" in page
+    assert page.count("2<sup>−157.67</sup>") == 2  # none for the unproven match
+
+
+def test_undecided_and_set_aside(ruling: Ruling) -> None:
+    nothing = Relation(exhibit_of("Bandit"), "the disputed model", None, None)
+    seen = [replace(s, model="the disputed model") for s in ruling.sightings[:2]]
+    seen[1] = replace(seen[1], party="Bandit")
+    undecided = replace(
+        ruling,
+        owner=None,
+        cautions=("have it examined",),
+        set_aside=("Bandit",),
+        disputed=Shown("disputed.st", {"disputed.st": "abcd"}),
+        relations=(nothing,),
+        sightings=(*ruling.sightings, *seen),
+        parties=(ruling.parties[0], replace(ruling.parties[1], stated_time=None, key_kind="raw")),
+    )
+    text = Reader(ruling_page(undecided)).text
+    for words in (
+        *("Undecided", "No party satisfies", "What to mind", "have it examined"),
+        *("the exhibit of Bandit was set aside", "nothing to compare", "unrelated"),
+        *("disputed.st", "abcd", "a matrix made elsewhere", "Disputed model"),
+    ):
+        assert words in text, words
+    assert "as stated" not in text
+
+
+def test_hostile_names_stay_text(ruling: Ruling) -> None:
+    sightings = tuple(
+        replace(
+            s,
+            party=s.party.replace("Bandit", HOSTILE),
+            model=s.model.replace("Bandit", HOSTILE),
+            reason=HOSTILE,
+            tensors=(HOSTILE,) * 7,
+        )
+        for s in ruling.sightings
+    )
+    party = Party(
+        HOSTILE, HOSTILE, HOSTILE, "native", Shown(HOSTILE, {HOSTILE: HOSTILE}), "2024-01-01"
+    )
+    hostile = replace(
+        ruling,
+        owner=HOSTILE,
+        parties=(ruling.parties[0], party),
+        sightings=sightings,
+        reasons=(HOSTILE,),
+        cautions=(HOSTILE,),
+        set_aside=(HOSTILE,),
+        cases=(Case(HOSTILE, (HOSTILE,), (HOSTILE,)),),
+        relations=(Relation(HOSTILE, HOSTILE, 0.5, 0.5),),
+    )
+    page = ruling_page(hostile)
+    assert not {"script", "img"} & Reader(page).tags
+    assert "\u202e" not in page
+    assert "and 2 more" in page
+
+
+def test_it_fetches_nothing(ruling: Ruling) -> None:
+    page = ruling_page(ruling)
+    assert not re.search(r"(src|href)\s*=", page)
+    assert "default-src 'none'" in page
