@@ -9,53 +9,18 @@ minus smallest) of the clean seeds below their mean; verified in both modes, 256
 projection. Prints how far the marked tensor moved beside clean.
 """
 
-import pickle
 import sys
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor, nn
 from torch.nn import functional
 
 import neuralmark
+from benchmarks._cifar import NAME, SmallCNN, load
 from benchmarks._common import Report, parser
 from neuralmark import Key, Verdict
-
-NAME = "conv4.weight"
-
-
-class SmallCNN(nn.Module):
-    """Four convolutions, the last with 256·256·3·3 weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        widths = [3, 32, 64, 256, 256]
-        for i, (inner, outer) in enumerate(pairwise(widths), 1):
-            setattr(self, f"conv{i}", nn.Conv2d(inner, outer, 3, padding=1, bias=False))
-            setattr(self, f"bn{i}", nn.BatchNorm2d(outer))
-        self.fc = nn.Linear(256, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
-        for i in range(1, 5):
-            x = functional.relu(getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(x)))
-            if i < 4:
-                x = functional.max_pool2d(x, 2)
-        scores: Tensor = self.fc(x.mean(dim=(2, 3)))
-        return scores
-
-
-@dataclass(frozen=True)
-class Data:
-    """Images as float tensors, normalised."""
-
-    train_x: Tensor
-    train_y: Tensor
-    test_x: Tensor
-    test_y: Tensor
+from neuralmark.attacks import Data
 
 
 @dataclass(frozen=True)
@@ -66,24 +31,6 @@ class Result:
     accuracy: float
     moved: float
     verdict: Verdict | None
-
-
-def load(folder: Path, images: int) -> Data:
-    """CIFAR-10 in its Python layout; the pickles are the data set's own."""
-
-    def read(names: list[str]) -> tuple[Tensor, Tensor]:
-        pixels, labels = [], []
-        for name in names:
-            with (folder / "cifar-10-batches-py" / name).open("rb") as file:
-                batch = pickle.load(file, encoding="bytes")
-            pixels.append(np.asarray(batch[b"data"]).reshape(-1, 3, 32, 32))
-            labels += list(batch[b"labels"])
-        stack = torch.from_numpy(np.concatenate(pixels)).float() / 255
-        return (stack - 0.47) / 0.25, torch.tensor(labels)
-
-    train_x, train_y = read([f"data_batch_{i}" for i in range(1, 6)])
-    test_x, test_y = read(["test_batch"])
-    return Data(train_x[:images], train_y[:images], test_x, test_y)
 
 
 def train(data: Data, epochs: int, seed: int, key: Key | None = None, mode: str = "") -> Result:
@@ -97,17 +44,17 @@ def train(data: Data, epochs: int, seed: int, key: Key | None = None, mode: str 
         mark = neuralmark.attach(model, optimizer, key, tensors=[NAME], mode=mode)
     for _ in range(epochs):
         model.train()
-        for batch in torch.randperm(len(data.train_x)).split(128):
-            x = data.train_x[batch]
+        for batch in torch.randperm(len(data.inputs)).split(128):
+            x = data.inputs[batch]
             flip = torch.rand(len(x)) < 0.5
             x = torch.where(flip[:, None, None, None], x.flip(3), x)
             optimizer.zero_grad()
-            functional.cross_entropy(model(x), data.train_y[batch]).backward()
+            functional.cross_entropy(model(x), data.labels[batch]).backward()
             optimizer.step()
     model.eval()
     with torch.no_grad():
-        found = torch.cat([model(part).argmax(1) for part in data.test_x.split(500)])
-    accuracy = 100 * float((found == data.test_y).float().mean())
+        found = torch.cat([model(part).argmax(1) for part in data.test_inputs.split(500)])
+    accuracy = 100 * float((found == data.test_labels).float().mean())
     weight = model.get_parameter(NAME).detach()
     moved = float((weight - start).norm() / start.norm())
     verdict = None
@@ -124,8 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--epochs", type=int, default=3)
     options = made.parse_args(arguments)
     report = Report("training with a mark on CIFAR-10", options.json)
-    data = load(options.data, options.images)
-    report.note(f"{len(data.train_x):,} images, {options.epochs} epochs, tensor {NAME}")
+    data = load(options.data, "cifar10", options.images)
+    report.note(f"{len(data.inputs):,} images, {options.epochs} epochs, tensor {NAME}")
     clean = [train(data, options.epochs, seed) for seed in (0, 1, 2)]
     key = Key.new()
     marked = [train(data, options.epochs, 0, key, mode) for mode in ("gradient", "projection")]

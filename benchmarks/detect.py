@@ -3,15 +3,18 @@
     python -m benchmarks.detect --data DATA [--strengths 0.5,1,2,4] [--count 24] [--json]
 
 DATA holds `weights/*resnet20*.th` and `weights/*resnet56*.th` (akamaster/pytorch_resnet_cifar10);
-without it only Gaussian tensors are tried. Tensors are cut from all large convolutions (shape
-64 x 576 each), half of them are the attacker's clean references, the rest are marked with a fresh
-key each (default parameters). AUC 0.5: the statistic says nothing; the peer of every row is the
-same tensor without the mark. Must be reached: `nothing` (a maker that changes nothing) at exactly
-0.5, and who holds the model before and after always sees the mark (update, AUC 1).
+without it only Gaussian tensors are tried. Tensors are cut from all large convolutions: 64·64·3·3
+(default parameters), and, for more of them, 32·32·3·3 (160 bits, 320 pools, 1 round). Half of them
+are the attacker's clean references, the rest are marked with a fresh key each. AUC 0.5: the
+statistic says nothing; the peer of every row is the same tensor without the mark. `unison` and
+`sparse` are for who holds the model before and after. Must be reached: `nothing` (a maker that
+changes nothing) at exactly 0.5, and unison at least 0.8. It is not always 1: a key that has one
+carrier a pool only (3 of 220 in 64·64·3·3) moves no two weights alike.
 """
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,16 +29,36 @@ from neuralmark.drafting import draft, plan
 
 Array = npt.NDArray[np.float32]
 NAME = "layer.weight"
-SHAPE = (64, 64, 3, 3)
 
 
-def marked(strength: float, changes: list[float]) -> Maker:
+@dataclass(frozen=True)
+class Size:
+    """Shape of the tensors, and the parameters of the keys that fit it."""
+
+    shape: tuple[int, ...]
+    parameters: neuralmark.Parameters
+
+    @property
+    def label(self) -> str:
+        """For headings."""
+        return "·".join(map(str, self.shape))
+
+
+SIZES = (
+    Size((64, 64, 3, 3), neuralmark.Parameters()),
+    Size((32, 32, 3, 3), neuralmark.Parameters(bits=160, pools=320, rounds=1)),
+)
+
+
+def marked(size: Size, strength: float, changes: list[float]) -> Maker:
     """A maker that writes a fresh key's mark at this strength and notes the relative change."""
 
     def make(tensor: Array, rng: np.random.Generator) -> Array:
         del rng  # keys are never drawn from a seed
         checkpoint = MemoryCheckpoint({NAME: tensor})
-        drafted = draft(plan(checkpoint, neuralmark.Key.new(), [NAME]), strength=strength)
+        drafted = draft(
+            plan(checkpoint, neuralmark.Key.new(size.parameters), [NAME]), strength=strength
+        )
         changes.append(drafted.change_norm / float(np.linalg.norm(tensor)))
         raw = b"".join(drafted.edits()[NAME]())
         return np.frombuffer(raw, "<f4").reshape(tensor.shape).astype(np.float32)
@@ -49,27 +72,30 @@ def untouched(tensor: Array, rng: np.random.Generator) -> Array:
     return tensor
 
 
-def cut(folder: Path) -> list[Array]:
-    """Pieces of SHAPE from every convolution of the real networks that is large enough."""
+def cut(folder: Path, shape: tuple[int, ...]) -> list[Array]:
+    """Pieces of this shape from every convolution of the real networks that is large enough."""
     pieces: list[Array] = []
-    size = int(np.prod(SHAPE))
+    size = int(np.prod(shape))
     for pattern in ("*resnet56*.th", "*resnet20*.th"):
         weights = read_weights(next((folder / "weights").glob(pattern)))
         for value in weights.values():
             flat = value.reshape(-1) if value.ndim == 4 else np.empty(0, np.float32)
             whole = len(flat) // size
-            pieces += [p.reshape(SHAPE).copy() for p in flat[: whole * size].reshape(-1, size)]
+            pieces += [p.reshape(shape).copy() for p in flat[: whole * size].reshape(-1, size)]
     return pieces
 
 
-def gaussian(count: int) -> list[Array]:
+def gaussian(count: int, shape: tuple[int, ...]) -> list[Array]:
     """Weights of no network."""
     rng = np.random.default_rng(7)
-    return [np.float32(0.03) * rng.standard_normal(SHAPE, dtype=np.float32) for _ in range(count)]
+    return [np.float32(0.03) * rng.standard_normal(shape, dtype=np.float32) for _ in range(count)]
 
 
-def measure(report: Report, label: str, tensors: list[Array], strengths: Sequence[float]) -> None:
+def measure(
+    report: Report, name: str, size: Size, tensors: list[Array], strengths: Sequence[float]
+) -> None:
     """One table: strengths down, statistics across."""
+    label = f"{name} {size.label}"
     rng = np.random.default_rng(0)
     order = rng.permutation(len(tensors))
     references = [tensors[i] for i in order[: len(order) // 2]]
@@ -77,20 +103,23 @@ def measure(report: Report, label: str, tensors: list[Array], strengths: Sequenc
     changes: dict[str, list[float]] = {f"{strength:g}": [] for strength in strengths}
     makers: dict[str, Maker] = {"nothing": untouched}
     makers |= {
-        f"{strength:g}": marked(strength, changes[f"{strength:g}"]) for strength in strengths
+        f"{strength:g}": marked(size, strength, changes[f"{strength:g}"]) for strength in strengths
     }
     found = study(makers, tested, rng, references=references)
-    columns = [*STATISTICS, "update"]
+    columns = [*STATISTICS, "unison", "sparse"]
     rows = []
     for maker, scores in found.items():
         change = f"{100 * np.mean(changes[maker]):.1f} %" if maker in changes else "0 %"
         rows.append([maker, change, *(f"{scores[column]:.3f}" for column in columns)])
     head = ["strength", "change", *columns]
     report.table(head, rows, f"{label}: {len(tested)} marked, {len(references)} references")
+    count = len(tested)
+    error = ((2 * count + 1) / (12 * count * count)) ** 0.5
+    report.note(f"  scatter of an AUC of {count} against {count} that says nothing: {error:.3f}")
     odd = max(abs(found["nothing"][name] - 0.5) for name in STATISTICS)
     report.target(f"{label}, nothing: largest |AUC - 0.5|", odd, "0", passed=odd == 0)
-    least = min(found[f"{strength:g}"]["update"] for strength in strengths)
-    report.target(f"{label}, update: least AUC", least, "1", passed=least == 1)
+    least = min(found[f"{strength:g}"]["unison"] for strength in strengths)
+    report.target(f"{label}, unison: least AUC", least, "at least 0.8", passed=least >= 0.8)
 
 
 def numbers(text: str) -> list[float]:
@@ -105,9 +134,11 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--count", type=int, default=48, help="how many Gaussian tensors")
     chosen = options.parse_args(arguments)
     report = Report("whether statistics betray a mark (AUC)", chosen.json)
-    if chosen.data is not None:
-        measure(report, "CIFAR ResNets", cut(chosen.data), chosen.strengths)
-    measure(report, "Gaussian", gaussian(chosen.count), chosen.strengths)
+    for size in SIZES:
+        if chosen.data is not None:
+            pieces = cut(chosen.data, size.shape)
+            measure(report, "CIFAR ResNets", size, pieces, chosen.strengths)
+        measure(report, "Gaussian", size, gaussian(chosen.count, size.shape), chosen.strengths)
     return report.finish()
 
 

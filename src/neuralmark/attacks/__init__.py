@@ -12,12 +12,19 @@ import difflib
 import pkgutil
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from neuralmark.attacks._base import Attack, Data, Outcome, Scene, Weights, option
 from neuralmark.errors import UnknownAttackError
 
+if TYPE_CHECKING:
+    from neuralmark.attacks._card import Card
+    from neuralmark.attacks._launch import Result, launch
+    from neuralmark.attacks._suite import suite
+
 __all__ = [
     "Attack",
+    "Card",
     "Data",
     "Outcome",
     "Result",
@@ -27,7 +34,11 @@ __all__ = [
     "launch",
     "names",
     "option",
+    "suite",
 ]
+
+_LAZY = {"Card": "_card", "Result": "_launch", "launch": "_launch", "suite": "_suite"}
+"""Public names whose modules import the whole of verification: loaded on first use."""
 
 
 def names() -> list[str]:
@@ -77,7 +88,7 @@ def _registered() -> dict[str, type[Attack]]:
 
 
 def __getattr__(name: str) -> object:
-    """Load the judge on first use: it imports the whole of verification."""
-    if name in ("launch", "Result"):
-        return getattr(import_module(f"{__name__}._launch"), name)
+    """Load the judge on first use."""
+    if name in _LAZY:
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -65,7 +65,10 @@ class ForgeOrder(Attack):
             if best >= needed:
                 break
         figures = {"best_rate": best / bits, "tensors": float(len(placement))}
-        return Outcome(key=key, queries=tried, steps=tried, figures=figures, placement=order)
+        note = f"{len(placement)} tensors of shape {placement[0][1]}"
+        return Outcome(
+            key=key, queries=tried, steps=tried, figures=figures, placement=order, note=note
+        )
 
     def _orders(self, scene: Scene, key: Key, placement: Placement) -> Iterator[Placement]:
         """Assignments that fit better and better, bits that still miss weighing more."""

@@ -93,27 +93,35 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Seq
 
 
 @contextmanager
-def progress_bar() -> "Iterator[Progress | None]":
-    """A progress bar on a terminal; nothing in a pipe."""
+def progress_bar(*, counting: bool = False) -> "Iterator[Progress | None]":
+    """A progress bar on a terminal, of bytes or (counting) of things; nothing in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(),
+        MofNCompleteColumn() if counting else DownloadColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks: dict[str, Any] = {}
 
         def update(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
+            task = "" if counting else what  # things of all names are counted together
+            if task not in tasks:
+                tasks[task] = bar.add_task(what, total=total)
+            bar.update(tasks[task], description=what, completed=done, total=total)
 
         yield update
 

@@ -57,18 +57,21 @@ class Frame:
         room = self.height - self.top - self.bottom
         return self.height - self.bottom - room * (value - low) / ((high - low) or 1.0)
 
-    def axes(self, labels: tuple[str, str], *, whole_y: bool = False) -> str:
-        """Grid lines, ticks and the names of both axes."""
+    def axes(
+        self, labels: tuple[str, str], *, whole_y: bool = False, x_ticks: "Sequence[Mark]" = ()
+    ) -> str:
+        """Grid lines, ticks (round numbers, or `x_ticks` along the foot) and the axes' names."""
         base, end = self.height - self.bottom, WIDTH - self.right
         parts = []
         for value in ticks(*self.y, most=5, whole=whole_y):
             y = self.down(value)
             parts.append(f'<path class="rule" d="M{self.left} {y:.1f}H{end}"/>')
             parts.append(label(self.left - 8, y + 4, number(value), anchor="end"))
-        for value in ticks(*self.x, most=9):
-            x = self.across(value)
+        usual = [Mark(value, number(value)) for value in ticks(*self.x, most=9)]
+        for tick in x_ticks or usual:
+            x = self.across(tick.at)
             parts.append(f'<path class="axis" d="M{x:.1f} {base}v5"/>')
-            parts.append(label(x, base + 18, number(value)))
+            parts.append(label(x, base + 18, tick.label))
         parts.append(f'<path class="axis" d="M{self.left} {base}H{end}"/>')
         parts.append(label((self.left + end) / 2, self.height - 6, labels[0]))
         parts.append(label(13, (self.top + base) / 2, labels[1], kind="turned"))
@@ -223,13 +226,18 @@ def line_plot(
     *,
     y_range: tuple[float, float] | None = None,
     levels: Sequence[Mark] = (),
+    x_ticks: Sequence[Mark] = (),
 ) -> str:
-    """Lines with a legend, each with its own colour and dashes; `levels` are labelled heights."""
+    """Lines with a legend, each with its own colour and dashes; `levels` are labelled heights.
+
+    `x_ticks` are what stands along the foot instead of round numbers.
+    """
     xs = [x for line in series for x, _ in line.points]
     ys = [y for line in series for _, y in line.points] + [level.at for level in levels]
     low, high = y_range or (min(ys, default=0.0), max(ys, default=1.0))
-    frame = Frame((min(xs, default=0.0), max(xs, default=1.0)), (low, high), height=300)
-    parts = [frame.axes(labels)]
+    span = min(xs, default=0.0), max(xs, default=1.0)
+    frame = Frame(span, (low, high), height=300, right=24 if x_ticks else 14)
+    parts = [frame.axes(labels, x_ticks=x_ticks)]
     end = WIDTH - frame.right
     for level in levels:
         y = frame.down(level.at)

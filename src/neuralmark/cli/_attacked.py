@@ -1,0 +1,250 @@
+"""What `neuralmark attack` checks, writes and prints."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from neuralmark.cli import _output as output
+
+if TYPE_CHECKING:
+    from neuralmark.attacks import Attack
+    from neuralmark.attacks._card import Card, Point, Row
+    from neuralmark.attacks._launch import Result
+    from neuralmark.records import Verdict
+
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for beside the attack, the model and the key."""
+
+    out: Path | None
+    force: bool
+    claim_file: Path | None
+    tensors: tuple[str, ...]
+    others: tuple[Path, ...]
+    seed: int
+    as_json: bool
+
+
+def listed(name: str, attack: "type[Attack]") -> dict[str, Any]:
+    """An attack as `attack list --json` has it."""
+    from dataclasses import fields
+
+    return {
+        "name": name,
+        "summary": attack.summary,
+        "kind": attack.kind,
+        "needs": sorted(attack.needs),
+        "expects": attack.expects,
+        "strength": attack.dial or None,
+        "settings": {each.name: each.metadata.get("meaning", "") for each in fields(attack)},
+        "in_suite": not attack.needs & {"data", "model"},
+    }
+
+
+def refuse_inputs(report: Path, inputs: tuple[Path | None, ...]) -> None:
+    """A report may replace an older report, never what it is about."""
+    from neuralmark.errors import OutputError
+
+    if any(path and report.exists() and path.exists() and report.samefile(path) for path in inputs):
+        raise OutputError(f"{report} is one of the inputs: choose another name for the report")
+
+
+def refuse_output(attack: "type[Attack]", out: Path | None) -> None:
+    """An attack that only looks has nothing to write."""
+    from neuralmark.attacks._base import TEST
+
+    if out is not None and attack.kind == TEST:
+        raise click.UsageError("this attack only looks and changes nothing: leave -o out")
+
+
+def require(attack: "type[Attack]", *, others: bool) -> None:
+    """Refuse what cannot be run on a file, and show how it can be run."""
+    from neuralmark.attacks import name_of
+    from neuralmark.attacks._suite import obstacle
+    from neuralmark.errors import MissingDataError
+
+    why = obstacle(attack, others=others)
+    if why:
+        raise MissingDataError(f"the attack {name_of(attack)!r} {why}")
+
+
+def held(attack: "Attack", result: "Result") -> bool:
+    """Whether the owner is as well off as before; without a key, nothing was asked."""
+    from neuralmark.attacks._base import KEY
+
+    if attack.kind == KEY:
+        return result.after is None or not result.after.verified
+    return result.before is None or result.survived
+
+
+def write(result: "Result", model: Path, request: Request) -> str:
+    """Write the attacked model or the forged key; say what was written."""
+    from neuralmark.attacks._save import save_attacked
+    from neuralmark.checkpoints import open_checkpoint
+    from neuralmark.cli.key import PLAIN_WARNING
+
+    assert request.out is not None
+    if result.key is not None:
+        result.key.save(request.out, None, overwrite=request.force)
+        output.note(f"forged key {PLAIN_WARNING}")
+        return f"{request.out} (key, without a passphrase)"
+    assert result.weights is not None
+    form = save_attacked(model, result.weights, request.out, overwrite=request.force)
+    if form != open_checkpoint(model).format:
+        output.note(f"shapes changed: {request.out} was written as a {form} file")
+    return f"{request.out} ({form})"
+
+
+def as_json(attack: "Attack", result: "Result", written: str | None) -> dict[str, Any]:
+    """A result for --json."""
+    from neuralmark.attacks._card import jsonable
+
+    told: dict[str, Any] = jsonable(result.to_dict())
+    return {**told, "kind": attack.kind, "held": held(attack, result), "output": written}
+
+
+def result(attack: "Attack", result: "Result", model: Path, written: str | None) -> None:
+    """Print what one attack did."""
+    chosen = ", ".join(f"{name} {value}" for name, value in result.settings.items())
+    rows = [
+        ("attack", f"{result.attack} ({chosen})" if chosen else result.attack),
+        ("model", str(model)),
+    ]
+    if result.before is not None:
+        rows.append(("before", _verdict(result.before)))
+    rows += _after(attack, result)
+    if result.weights is not None and result.key is None:
+        change = _finite(result.change)
+        norm = "" if change is None else " of the attacked weights' norm"
+        rows.append(("change", _change(change) + norm))
+    effort = [f"{result.seconds:.2f} s"]
+    effort += [f"{result.steps:,} steps"] if result.steps else []
+    effort += [f"{result.queries:,} queries"] if result.queries else []
+    rows.append(("cost", ", ".join(effort)))
+    rows += [(name, f"{value:.4g}") for name, value in result.figures.items()]
+    rows += [("note", result.note)] if result.note else []
+    rows += [("written", written)] if written else []
+    good = held(attack, result)
+    judged = result.after is not None or result.before is not None
+    output.panel(_title(attack, result), rows, good=good if judged else None)
+
+
+def _title(attack: "Attack", result: "Result") -> str:
+    from neuralmark.attacks._base import KEY, TEST
+
+    if attack.kind == KEY:
+        return "FORGERY FAILED" if held(attack, result) else "FORGED KEY VERIFIED"
+    if attack.kind == TEST:
+        return "LOOKED"
+    if result.before is None:
+        return "ATTACKED"
+    return "MARK SURVIVED" if result.survived else "VERDICT FLIPPED"
+
+
+def _after(attack: "Attack", result: "Result") -> list[tuple[str, str]]:
+    from neuralmark.attacks._base import KEY
+
+    label = "forged key" if attack.kind == KEY else "after"
+    if result.after is not None:
+        return [(label, _verdict(result.after))]
+    if attack.kind == KEY:
+        return [(label, "none was made")]
+    return [(label, f"cannot be read: {result.unreadable}")] if result.unreadable else []
+
+
+def _verdict(verdict: "Verdict") -> str:
+    needed = "" if verdict.boundary is None else f", {verdict.boundary} needed"
+    return f"{verdict.matched} of {verdict.bits} bits{needed}: {verdict.status}"
+
+
+def card(card: "Card") -> None:
+    """Print a robustness card."""
+    relative, absolute = card.certified_radius_relative, card.certified_radius
+    radius = "none: only a verified mark has one"
+    if absolute is not None:
+        share = "" if relative is None else f"{output.percent_at_least(relative)} of the norm: "
+        radius = f"{share}no smaller change undoes the verdict, even by someone with the key"
+    flipped = sum(row.flipped is not None for row in card.removals)
+    rows = [
+        ("model", card.model),
+        ("key", card.fingerprint),
+        ("before", _verdict(card.before)),
+        ("certified radius", radius),
+        ("removal", f"{len(card.removals)} sweeps, {flipped} reach a strength that flips"),
+        ("run", f"seed {card.seed}, {card.seconds:.1f} s"),
+    ]
+    forged = sum(row.flipped is not None for row in card.forgeries)
+    if card.forgeries:
+        rows.insert(-1, ("forging", f"{len(card.forgeries)} ways, {forged} verified"))
+    output.panel("Robustness card", rows)
+    _tables(card)
+
+
+def _tables(card: "Card") -> None:
+    click.echo()
+    if card.removals:
+        head = ("attack", "flips at", "bits", "change", "survives", "bits", "change", "strength")
+        numbers = (1, 2, 3, 4, 5, 6)
+        output.table(head, _removals(card.removals), numeric=numbers)
+    if card.forgeries:
+        click.echo("\nForging: what a forger reached, and the verdict on his key")
+        heads = ("attack", "strength", "bits", "needed", "verdict", "seconds")
+        output.table(heads, [_forgery(row) for row in card.forgeries], numeric=(1, 2, 3, 5))
+    if card.looks:
+        click.echo("\nLooking: what can be seen without the key")
+        output.table(("attack", "seen"), [_look(row) for row in card.looks], numeric=())
+    if card.skipped:
+        click.echo("\nNot run")
+        reasons = [(each.label, each.why) for each in card.skipped]
+        output.table(("attack", "why"), reasons, numeric=())
+
+
+def _removals(rows: "Sequence[Row]") -> list[tuple[str, ...]]:
+    """A line for each sweep; what the strength counts is said once an attack."""
+    lines: list[tuple[str, ...]] = []
+    last = ""
+    for row in rows:
+        unit = "" if row.attack == last else row.unit
+        lines.append((row.label, *_at(row, row.flipped), *_at(row, row.withstood), unit))
+        last = row.attack
+    return lines
+
+
+def _at(row: "Row", point: "Point | None") -> tuple[str, str, str]:
+    """Strength, bits and change of the weights of a point."""
+    if point is None:
+        return NONE, NONE, NONE
+    strength = f"{point.strength:g}" if row.dial else "yes"
+    bits = "lost" if point.matched is None else f"{point.matched}"
+    return strength, bits, _change(point.change)
+
+
+def _forgery(row: "Row") -> tuple[str, ...]:
+    """The point at which the forger came farthest."""
+    best = row.flipped or max(row.points, key=lambda point: point.matched or 0)
+    bits = NONE if best.matched is None else f"{best.matched} of {best.bits}"
+    needed = NONE if row.boundary is None else str(row.boundary)
+    strength = f"{best.strength:g}" if row.dial else NONE
+    return row.label, strength, bits, needed, best.status, f"{best.seconds:.2f}"
+
+
+def _look(row: "Row") -> tuple[str, str]:
+    last = row.points[-1]
+    seen = ", ".join(f"{name} {value:.4g}" for name, value in last.figures.items())
+    return row.label, "; ".join(filter(None, (seen, last.note)))
+
+
+def _change(change: float | None) -> str:
+    if change is None:
+        return "new shapes"
+    return output.percent(change) if change < 10 else f"{change:.4g} times"
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) != float("inf") else None

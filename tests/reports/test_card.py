@@ -1,0 +1,208 @@
+"""The page of a robustness card: self-contained, safe against hostile names, true to the card."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tests.conftest import QUICK, gaussian_model
+
+from neuralmark import Key, embed, verify
+from neuralmark.attacks._card import Card, Point, Row, Skipped
+from neuralmark.reports.card import card_page
+from neuralmark.reports.sweeps import picture_of
+
+VOID = {"meta", "br", "wbr"}
+HOSTILE = "</td><script>alert(1)</script><img src=x onerror=\"a('b')\">&amp;\u202e\x00"
+KEY = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
+
+
+class Reader(HTMLParser):
+    """Checks that tags balance; collects tags and words."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+
+def read(markup: str) -> Reader:
+    reader = Reader()
+    reader.feed(markup)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def point(strength: float, matched: int | None, *, held: bool, status: str = "") -> Point:
+    status = status or ("verified" if held else "not-verified")
+    change = None if matched is None else 0.25
+    return Point(strength, {"amount": strength}, status, matched, 160, held, change, 0.1)
+
+
+def row(attack: str, *points: Point, variant: str = "", kind: str = "weights") -> Row:
+    return Row(
+        attack=attack,
+        variant=variant,
+        kind=kind,
+        dial="amount",
+        unit="amount of it",
+        summary=f"does {attack}",
+        expects="stands",
+        boundary=150,
+        points=points,
+    )
+
+
+@pytest.fixture(scope="module")
+def card(tmp_path_factory: pytest.TempPathFactory) -> Card:
+    folder = tmp_path_factory.mktemp("card")
+    marked = folder / "marked.safetensors"
+    embed(gaussian_model(folder / "model.safetensors"), KEY, marked)
+    before = verify(marked, KEY)
+    rows = (
+        row("noise", point(0.01, 160, held=True), point(3, 101, held=False)),
+        row("turn", point(0.5, 159, held=True), variant="left"),
+        row("turn", point(0.5, None, held=False, status="unreadable"), variant="right"),
+        row("forge", point(1, 131, held=True, status="not-verified"), kind="key"),
+        replace(
+            row("look", point(1, 160, held=True), kind="test"),
+            points=(replace(point(1, 160, held=True), figures={"p-value": 0.03125}),),
+        ),
+    )
+    skipped = (Skipped("tune", "needs data: from Python"),)
+    return Card(str(marked), KEY.fingerprint, before, rows, skipped, seed=7, seconds=2.0)
+
+
+def test_what_it_says(card: Card) -> None:
+    text = read(card_page(card)).text
+    for words in (
+        KEY.fingerprint,
+        Path(card.model).name,
+        "Undone from some strength on: noise, turn.",
+        "No forged key was verified.",
+        "tune",
+        "needs data: from Python",
+        "What the certified radius means",
+        "How to read this card",
+        "131 of 160",
+        "p-value 0.03125",
+        "--seed 7",
+        "needed: 150",
+    ):
+        assert words in text, words
+    assert "Withstood at every strength tried" not in text
+
+
+def test_self_contained(card: Card) -> None:
+    page = card_page(card)
+    reader = read(page)
+    names = {tag for tag, _ in reader.tags}
+    assert not names & {"script", "link", "img", "iframe", "a", "form"}
+    for _, attributes in reader.tags:
+        assert not {"src", "href"} & set(attributes)
+        assert not any(name.startswith("on") for name in attributes)
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_hostile_names(card: Card) -> None:
+    rows = tuple(
+        replace(each, attack=HOSTILE, variant=HOSTILE, unit=HOSTILE, summary=HOSTILE)
+        for each in card.rows
+    )
+    rows = tuple(
+        replace(each, points=tuple(replace(p, note=HOSTILE) for p in each.points)) for each in rows
+    )
+    bad = replace(card, model=HOSTILE, rows=rows, skipped=(Skipped(HOSTILE, HOSTILE),))
+    page = card_page(bad)
+    assert not {tag for tag, _ in read(page).tags} & {"script", "img"}
+    assert "\u202e" not in page
+    assert "\x00" not in page
+
+
+def test_one_plot_an_attack(card: Card) -> None:
+    reader = read(card_page(card))
+    said = [a["aria-label"] for tag, a in reader.tags if tag == "svg" and a.get("role") == "img"]
+    assert len(said) == 2
+    assert said[0] == "noise: noise flips the verdict at 3"
+    assert "turn (left) survives all strengths tried" in (said[1] or "")
+    assert "turn (right) flips the verdict at 0.5" in (said[1] or "")
+
+
+def test_a_verified_forgery_is_shouted(card: Card) -> None:
+    forged = row("forge", point(1, 160, held=False, status="verified"), kind="key")
+    text = read(card_page(replace(card, rows=(forged,)))).text
+    assert "Forged keys that were verified: forge." in text
+    assert "No forged key was verified" not in text
+
+
+def test_all_withstood(card: Card) -> None:
+    text = read(card_page(replace(card, rows=card.rows[1:2], skipped=()))).text
+    assert "Withstood at every strength tried: turn." in text
+    assert "never" in text
+    assert "What was not run" not in text
+
+
+def test_nothing_was_run(card: Card) -> None:
+    text = read(card_page(replace(card, rows=()))).text
+    assert "What was not run, and why" in text
+
+
+def test_many_kinds_share_a_line(card: Card) -> None:
+    kinds = tuple(
+        row("round", point(16 - i, 160 - i, held=i < 6), variant=f"int{i}") for i in range(8)
+    )
+    text = read(card_page(replace(card, rows=kinds))).text
+    assert "round int0, int1, int2, int3, int4, int5" in text
+    assert "8 kinds, listed below" in text
+    assert "round int6" in text
+
+
+def ticks_of(markup: str) -> list[str]:
+    """The labels along the foot, from left to right."""
+
+    found = re.findall(r'<text x="([\d.]+)" y="272.0"[^>]*>([^<]*)</text>', markup)
+    return [words for _, words in sorted(found, key=lambda each: float(each[0]))]
+
+
+def test_weak_is_left() -> None:
+    rising = row("a", point(0.1, 160, held=True), point(0.9, 90, held=False))
+    falling = row("a", point(8, 160, held=True), point(2, 90, held=False))
+    assert ticks_of(picture_of("a", [rising], 160, 150)) == ["0.1", "0.9"]
+    assert ticks_of(picture_of("a", [falling], 160, 150)) == ["8", "2"]
+
+
+def test_wide_ranges_are_logarithmic() -> None:
+    wide = row("a", *(point(10.0**i, 160, held=True) for i in range(-2, 3)))
+    drawn = picture_of("a", [wide], 160, 150)
+    assert "(logarithmic)" in drawn
+    assert ticks_of(drawn) == ["0.01", "0.1", "1", "10", "100"]
+    assert "(logarithmic)" not in picture_of("a", [replace(wide, points=wide.points[:2])], 160, 150)
+
+
+def test_without_a_dial_there_are_bars() -> None:
+    bare = replace(row("a", point(0, 90, held=False), variant="x"), dial="", unit="")
+    drawn = picture_of("a", [bare], 160, 150)
+    assert 'class="meter"' in drawn
+    assert "x: 90" in drawn
