@@ -210,9 +210,7 @@ def _row(
 def tell(report: Report, rows: list[dict[str, Any]], direction: str) -> None:
     """One table a direction: accuracy and rate of every run, the paper's beside them."""
     by = {(row["run"], row["attack"]): row for row in rows if row["direction"] == direction}
-    names = list(
-        dict.fromkeys(name for run in ("neuralmark", "clean") for r, name in by if r == run)
-    )
+    names = list(dict.fromkeys(name for run in RUNS for each, name in by if each == run))
     runs = [run for run in RUNS if any(each == run for each, _ in by)]
     table = []
     for name in names:

@@ -1,0 +1,185 @@
+"""Attacks that train: fine-tuning and overwriting on a live model, with data."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import neuralmark
+from neuralmark import Claim, Key
+from neuralmark.attacks import Data
+from neuralmark.attacks._launch import Result, launch
+from neuralmark.attacks.finetune import Finetune
+from neuralmark.attacks.overwrite import Overwrite
+from neuralmark.attacks.rewrite import Rewrite
+from neuralmark.errors import (
+    AttackError,
+    DataMismatchError,
+    MissingDataError,
+    NoMarkError,
+    ParameterError,
+    UnknownSchemeError,
+)
+from tests.conftest import QUICK
+
+LAYER = "2.weight"
+
+
+def network(classes: int = 4) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(64, 128, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(128, classes),
+    )
+
+
+def data(classes: int = 4) -> Data:
+    """Images whose mean tells their class."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(96) % classes
+    images = torch.randn(96, 3, 6, 6, generator=generator) * 0.3 + labels[:, None, None, None]
+    return Data(images[:64], labels[:64], images[64:], labels[64:])
+
+
+@pytest.fixture(scope="module")
+def marked() -> tuple[nn.Sequential, Key, Claim]:
+    model = network()
+    key = Key(QUICK, b"", salt=bytes(32), secret=bytes([9]) * 32)
+    made = neuralmark.imprint(model, key, tensors=[LAYER], strength=4.0)
+    return model, key, made.claim
+
+
+def attacked(marked: tuple[nn.Sequential, Key, Claim], attack: object, given: Data) -> Result:
+    model, key, claim = marked
+    before = copy.deepcopy(model.state_dict())
+    result = launch(attack, model, key, claim=claim, data=given)  # type: ignore[arg-type]
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), f"the attack changed its input: {name}"
+    return result
+
+
+def moved(marked: tuple[nn.Sequential, Key, Claim], result: Result) -> set[str]:
+    old = marked[0].state_dict()
+    assert result.model is not None
+    new = result.model.state_dict()
+    return {name for name in old if not torch.equal(old[name], new[name])}
+
+
+def test_fine_tuning_the_marked_layer_touches_only_it_and_the_classifier(
+    marked: tuple[nn.Sequential, Key, Claim],
+) -> None:
+    result = attacked(marked, Finetune(scope="marked", epochs=1), data())
+    assert moved(marked, result) == {LAYER, "6.weight", "6.bias"}
+    assert result.survived
+    assert result.steps == 1
+    assert result.accuracy_before is None
+    assert result.accuracy_after is not None
+
+
+def test_fine_tuning_everything_with_a_new_task(marked: tuple[nn.Sequential, Key, Claim]) -> None:
+    result = attacked(marked, Finetune(scope="all", epochs=30, rate=0.05, batch=16), data(3))
+    assert result.model is not None
+    assert result.model[6].out_features == 3  # type: ignore[index]
+    assert len(moved(marked, result)) == 6
+    assert result.accuracy_after is not None
+    assert result.accuracy_after > 0.6
+    assert result.survived
+
+
+def test_keeping_the_classifier_reports_accuracy_before_and_after(
+    marked: tuple[nn.Sequential, Key, Claim],
+) -> None:
+    result = attacked(marked, Finetune(classifier="keep", epochs=1), data())
+    assert result.accuracy_before is not None
+    assert result.accuracy_after is not None
+
+
+def test_lora_is_merged_into_the_weights(marked: tuple[nn.Sequential, Key, Claim]) -> None:
+    result = attacked(marked, Finetune(scope="lora", epochs=3, rate=0.05, batch=16), data())
+    assert result.model is not None
+    assert set(result.model.state_dict()) == set(marked[0].state_dict())
+    assert LAYER in moved(marked, result)
+    assert result.survived
+
+
+def test_a_ruinous_rate_removes_the_mark_and_the_task(
+    marked: tuple[nn.Sequential, Key, Claim],
+) -> None:
+    weak = attacked(marked, Finetune(rate=0.01, epochs=4, batch=16), data())
+    strong = attacked(marked, Finetune(rate=0.3, epochs=40, batch=4), data())
+    assert weak.survived
+    assert strong.after is not None
+    assert strong.change > 3 * weak.change
+
+
+def test_overwriting_writes_the_attackers_mark(marked: tuple[nn.Sequential, Key, Claim]) -> None:
+    result = attacked(marked, Overwrite(300.0, rate=0.01, epochs=15, batch=8), data())
+    assert result.figures["attacker_rate"] > 0.95
+    assert result.key is not None
+    assert result.key.fingerprint != marked[1].fingerprint
+    assert result.model is not None
+    found = neuralmark.verify(result.model, result.key, tensors=[LAYER])
+    assert abs(found.rate - result.figures["attacker_rate"]) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        Overwrite(1.0, epochs=1, keys=3),
+        Overwrite(1.0, epochs=1, scheme="vanillamark"),
+        Overwrite(2.0, epochs=1, mode="projection"),
+    ],
+)
+def test_adaptive_forms(marked: tuple[nn.Sequential, Key, Claim], attack: Overwrite) -> None:
+    result = attacked(marked, attack, data())
+    assert result.variant
+    assert 0 <= result.figures["attacker_rate"] <= 1
+    if attack.mode == "projection":
+        assert result.figures["attacker_rate"] == 1.0
+
+
+def test_runs_are_repeated_by_their_seed(marked: tuple[nn.Sequential, Key, Claim]) -> None:
+    attack = Overwrite(10.0, epochs=2, batch=16)
+    one, two = (attacked(marked, attack, data()) for _ in range(2))
+    other = launch(attack, marked[0], marked[1], claim=marked[2], data=data(), seed=1)
+    assert one.change == two.change
+    assert one.change != other.change
+
+
+def test_rewriting_leaves_both_marks(marked: tuple[nn.Sequential, Key, Claim]) -> None:
+    result = attacked(marked, Rewrite(2.0), data())
+    assert result.survived
+    assert result.figures["attacker_rate"] == 1.0
+    many = attacked(marked, Rewrite(2.0, keys=4), data())
+    assert many.change > result.change
+    with pytest.raises(AttackError, match="post hoc"):
+        attacked(marked, Rewrite(scheme="greedymark"), data())
+
+
+def test_what_does_not_fit_is_named(marked: tuple[nn.Sequential, Key, Claim]) -> None:
+    model, key, claim = marked
+    flat = Data(*(torch.zeros(4, 5), torch.zeros(4, dtype=torch.long)) * 2)
+    with pytest.raises(DataMismatchError, match="does not fit"):
+        launch(Finetune(), model, key, claim=claim, data=flat)
+    many = replace(data(), labels=data().labels + 9)
+    with pytest.raises(DataMismatchError, match="13 classes"):
+        launch(Finetune(classifier="keep"), model, key, claim=claim, data=many)
+    with pytest.raises(MissingDataError, match="needs data"):
+        launch(Finetune(), model, key, claim=claim)
+    with pytest.raises(MissingDataError, match="live torch module"):
+        launch(Finetune(), {"w": model[2].weight.detach().numpy()})
+    with pytest.raises(NoMarkError, match="does not carry"):
+        launch(Finetune(), network(), key, claim=claim, data=data())
+    with pytest.raises(ParameterError, match="did you mean 'lora'"):
+        Finetune(scope="lor")
+    with pytest.raises(UnknownSchemeError):
+        launch(Overwrite(scheme="vanila"), model, key, claim=claim, data=data())
+    with pytest.raises(AttackError, match="linear layer"):
+        launch(Finetune(), nn.Sequential(nn.Conv2d(3, 4, 3)), data=data())
