@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conftest import call, gaussian
 
 from neuralmark import Key, Parameters, schemes
 from neuralmark.attacks._forging import balanced, expected_best
@@ -14,7 +15,6 @@ from neuralmark.attacks.forge_learn import ForgeLearn
 from neuralmark.attacks.forge_order import ForgeOrder
 from neuralmark.attacks.forge_random import ForgeRandom
 from neuralmark.errors import AttackError, ParameterError
-from tests.conftest import call, gaussian
 
 LAYER = {"conv.weight": gaussian(256, 128, 3, 3)}
 """One unmarked layer."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.conftest import QUICK
 from torch import nn
 
 import neuralmark
@@ -22,7 +23,6 @@ from neuralmark.errors import (
     ParameterError,
     UnknownSchemeError,
 )
-from tests.conftest import QUICK
 
 LAYER = "2.weight"
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
-from tests.conftest import QUICK, gaussian_model, one_line
+from safetensors.numpy import load_file, save_file
+from tests.conftest import QUICK, gaussian, one_line
 
 import neuralmark
 from neuralmark import Key, attacks
 from neuralmark.attacks import Attack
 from neuralmark.attacks._base import KEY, TEST, WEIGHTS
 from neuralmark.attacks._launch import Result, launch
-from neuralmark.errors import MissingDataError, UnknownAttackError, UnknownFamilyError
+from neuralmark.errors import AttackError, MissingDataError, UnknownAttackError
 
 NAMES = attacks.names()
 DATA_FREE = [name for name in NAMES if not attacks.get(name).needs]
@@ -33,10 +33,13 @@ pytestmark = pytest.mark.filterwarnings("default::neuralmark.errors.NeuralMarkWa
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model that carries the mark of `SECRET`."""
+    """A small chain of layers that carries the mark of `SECRET`."""
     folder = tmp_path_factory.mktemp("marked")
     out = folder / "marked.safetensors"
-    neuralmark.embed(gaussian_model(folder / "model.safetensors"), SECRET, out)
+    chain = {f"{i}.weight": gaussian(128, 128, seed=i) for i in (0, 2, 4)}
+    chain |= {f"{i}.bias": gaussian(128, seed=i + 10) for i in (0, 2, 4)}
+    save_file(chain, folder / "model.safetensors")
+    neuralmark.embed(folder / "model.safetensors", SECRET, out)
     return out
 
 
@@ -61,13 +64,13 @@ def by_variant(name: str) -> list[list[Attack]]:
     return [list(sweep) for _, sweep in groupby(ordered, key=lambda each: each.variant)]
 
 
-def launched(attack: Attack, model: Any, seed: int = 0) -> Result:
-    """The result; an attack that must know the model's structure may say that it does not."""
+def launched(attack: Attack, model: Any, seed: int = 0) -> Result | None:
+    """The result; None from an attack that says why this model gives it nothing to work on."""
     try:
         return launch(attack, model, SECRET, seed=seed)
-    except UnknownFamilyError as error:
+    except AttackError as error:
         one_line(error)
-        pytest.skip(f"{attacks.name_of(attack)} does not know this model")
+        return None
 
 
 @EVERY
@@ -157,10 +160,14 @@ def test_what_an_attack_needs_is_asked_for(name: str, marked: Path) -> None:
 
 @pytest.mark.parametrize("name", CHANGING)
 def test_weights_come_out_finite_and_the_input_stays(name: str, marked: Path) -> None:
+    worked = 0
     for attack in samples(name):
         arrays = {key: value.copy() for key, value in load_file(marked).items()}
         before = {key: value.tobytes() for key, value in arrays.items()}
         result = launched(attack, arrays)
+        if result is None:
+            continue
+        worked += 1
         assert {key: value.tobytes() for key, value in arrays.items()} == before
         assert all(value.flags.writeable for value in arrays.values())
         assert result.weights is not None
@@ -168,6 +175,7 @@ def test_weights_come_out_finite_and_the_input_stays(name: str, marked: Path) ->
         assert result.before is not None
         assert result.before.verified
         assert result.after is not None or result.unreadable
+    assert worked
 
 
 @pytest.mark.parametrize("name", CHANGING)
@@ -175,6 +183,9 @@ def test_a_file_is_left_as_it_was_and_a_seed_repeats(name: str, marked: Path) ->
     bytes_before = marked.read_bytes()
     for attack in samples(name):
         one, two = (launched(attack, marked, seed=3) for _ in range(2))
+        if one is None or two is None:
+            assert one is two
+            continue
         assert one.weights is not None
         assert two.weights is not None
         assert one.weights.keys() == two.weights.keys()
@@ -190,6 +201,7 @@ def test_a_file_is_left_as_it_was_and_a_seed_repeats(name: str, marked: Path) ->
 def test_results_are_json(name: str, marked: Path) -> None:
     attack = attacks.get(name)()
     result = launched(attack, marked)
+    assert result is not None
     told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert told["attack"] == name
     assert told["settings"] == attack.settings()

@@ -12,6 +12,7 @@ import numpy as np
 from neuralmark.attacks import name_of
 from neuralmark.attacks._base import KEY, Attack, Data, Outcome, Scene, Weights
 from neuralmark.attacks._subject import Subject, read_weights, same_outputs, subject_of
+from neuralmark.attempts import claimed
 from neuralmark.errors import (
     MissingDataError,
     NoMarkError,
@@ -22,7 +23,7 @@ from neuralmark.errors import (
 from neuralmark.keyfile import Key
 from neuralmark.reading import Suspect
 from neuralmark.records import UNPROVABLE, UNPROVEN, Claim, Verdict
-from neuralmark.verification import examine
+from neuralmark.verification import best_finding, examine, judge
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +119,7 @@ def launch(
     changed = subject.after(outcome)
     if getattr(attack, "preserves", False) and data is not None:
         same_outputs(subject, changed, data)
-    judged, unreadable = _judged(attack, changed, outcome, key, claim)
+    judged, unreadable = _judged(attack, changed, outcome, key, before)
     return Result(
         attack=name_of(attack),
         settings=attack.settings(),
@@ -185,17 +186,20 @@ def _judged(
     changed: Subject,
     outcome: Outcome,
     key: Key | None,
-    claim: Claim | str | Path | None,
+    before: Verdict | None,
 ) -> tuple[Verdict | None, str]:
-    """The verdict on the owner's key afterwards, sought as before; for a forged key, on that."""
+    """The verdict on the owner's key afterwards, where it was before; for a forged key, on that."""
     suspect = changed.suspect()
     if attack.kind == KEY:
-        key = outcome.key
-        claim = None if key is None else _forged_claim(key, outcome, suspect)
-    if key is None:
+        if outcome.key is None:
+            return None, ""
+        return examine(suspect, outcome.key, claim=_forged_claim(outcome.key, outcome, suspect)), ""
+    if key is None or before is None:
         return None, ""
     try:
-        return examine(suspect, key, claim=claim), ""
+        attempts = claimed(suspect.tensors(), before.placement)
+        finding = best_finding(suspect, key, attempts)
+        return judge(finding, suspect, key, max(len(attempts), before.trials)), ""
     except UNREADABLE as error:
         return None, str(error)
 

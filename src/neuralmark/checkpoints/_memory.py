@@ -36,5 +36,6 @@ class MemoryCheckpoint(Checkpoint):
 
     def read(self, name: str) -> Iterator[Raw]:
         """The whole tensor in one piece."""
-        array = np.ascontiguousarray(self._arrays[name], "<f4")
-        yield array.reshape(-1).view(np.uint8)
+        raw = np.ascontiguousarray(self._arrays[name], "<f4").reshape(-1).view(np.uint8)
+        raw.flags.writeable = False  # whoever marks it makes a copy
+        yield raw

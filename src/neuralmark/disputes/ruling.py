@@ -20,6 +20,7 @@ from neuralmark.disputes.records import (
     Shown,
     Sighting,
     check_name,
+    exhibit_of,
 )
 from neuralmark.disputes.relations import RELATED, Relation
 from neuralmark.errors import DisputeError
@@ -51,7 +52,8 @@ def rule(
         for label in labels
     }
     aside = _set_aside(parties, relations, disputed)
-    cases = tuple(_case(party, parties, sightings, aside, disputed) for party in parties)
+    doubtful = _doubtful(parties, sightings, relations, aside) if disputed else ()
+    cases = tuple(_case(party, parties, sightings, aside, disputed, doubtful) for party in parties)
     complete = [case.party for case in cases if case.complete]
     owner = complete[0] if len(complete) == 1 else None  # never two; if ever, nobody wins
     return Ruling(
@@ -110,16 +112,44 @@ def _set_aside(
     return tuple(aside)
 
 
+def _doubtful(
+    parties: Sequence[Party],
+    sightings: Mapping[tuple[str, str], Sighting],
+    relations: Sequence[Relation],
+    aside: Sequence[str],
+) -> tuple[str, ...]:
+    """Who was set aside, has no mark in the disputed model, and may yet be its author.
+
+    A thief who reorders the channels of a stolen model leaves neither mark nor correlation, at no
+    cost; an idle claimant with a model of the same architecture looks just the same.
+    """
+    alike = {name for r in relations if r.same_shape for name in (r.one, r.two)}
+    return tuple(
+        party.name
+        for party in parties
+        if party.name in aside
+        and party.label in alike
+        and sightings[party.name, DISPUTED].state not in _BLOCKING
+    )
+
+
 def _case(
     party: Party,
     parties: Sequence[Party],
     sightings: Mapping[tuple[str, str], Sighting],
     aside: Sequence[str],
     disputed: Shown | None,
+    doubtful: Sequence[str] = (),
 ) -> Case:
     """Hold one party against every part of the criterion."""
     holds: list[str] = []
-    missing: list[str] = []
+    missing: list[str] = [
+        f"{exhibit_of(name)} has the shape of {DISPUTED}, but neither its weights nor its mark:"
+        " an idle claim, or a copy with reordered channels; have that examined, then rule without"
+        f" {name}"
+        for name in doubtful
+        if name != party.name
+    ]
     if party.name in aside:
         what = "what the others show" if disputed is None else DISPUTED
         missing.append(f"{party.label} is unrelated to {what} and was set aside")
