@@ -1,6 +1,6 @@
 """The paper's comparison in small: schemes against its attacks, on real CIFAR images.
 
-    python -m benchmarks.comparison --data DIR --work DIR [--images 10000] [--epochs 10]
+    python -m benchmarks.comparison --data DIR --work DIR [--images 10000] [--epochs 20]
         [--attack-epochs 2] [--test-images 2000] [--directions both|down|up] [--jobs 2] [--json]
 
 DIR is unpacked with shared/data/unpack.py. A small network with a 256·256·3·3 layer is trained on
@@ -272,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--data", type=Path, required=True)
     made.add_argument("--work", type=Path, required=True)
     made.add_argument("--images", type=int, default=10_000)
-    made.add_argument("--epochs", type=int, default=10)
+    made.add_argument("--epochs", type=int, default=20)
     made.add_argument("--attack-epochs", type=int, default=2)
     made.add_argument("--test-images", type=int, default=2000)
     made.add_argument("--directions", choices=("both", "down", "up"), default="both")

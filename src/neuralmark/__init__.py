@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from neuralmark._version import __version__
 
 if TYPE_CHECKING:
-    from neuralmark import errors
+    from neuralmark import attacks, errors, schemes
     from neuralmark.api import verify
     from neuralmark.core.key import Parameters
+    from neuralmark.disputes import Claimant, Ruling, arbitrate, rule
     from neuralmark.embedding import Embedding, embed, rebuild_claim, recover
     from neuralmark.inspection import Inspection, inspect
     from neuralmark.keyfile import Key
@@ -27,14 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Claim",
+    "Claimant",
     "Embedding",
     "Inspection",
     "Key",
     "LiveMark",
     "Parameters",
+    "Ruling",
     "Verdict",
     "__version__",
+    "arbitrate",
     "attach",
+    "attacks",
     "embed",
     "errors",
     "import_key",
@@ -42,17 +47,22 @@ __all__ = [
     "inspect",
     "rebuild_claim",
     "recover",
+    "rule",
+    "schemes",
     "verify",
 ]
 
 _HOME = {
     "Claim": "records",
+    "Claimant": "disputes",
     "Embedding": "embedding",
     "Inspection": "inspection",
     "Key": "keyfile",
     "LiveMark": "training.handle",
     "Parameters": "core.key",
+    "Ruling": "disputes",
     "Verdict": "records",
+    "arbitrate": "disputes",
     "attach": "training.attach",
     "embed": "embedding",
     "import_key": "matrices",
@@ -60,14 +70,15 @@ _HOME = {
     "inspect": "inspection",
     "rebuild_claim": "embedding",
     "recover": "embedding",
+    "rule": "disputes",
     "verify": "api",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that nothing loads what it does not need."""
-    if name == "errors":
-        return import_module("neuralmark.errors")
+    if name in ("attacks", "errors", "schemes"):
+        return import_module(f"neuralmark.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'neuralmark' has no attribute {name!r}")
     value = getattr(import_module(f"neuralmark.{_HOME[name]}"), name)

@@ -53,6 +53,7 @@ def marked() -> tuple[nn.Sequential, Key, Claim]:
     model = network()
     key = Key(QUICK, b"", salt=bytes(32), secret=bytes([9]) * 32)
     made = neuralmark.imprint(model, key, tensors=[LAYER], strength=4.0)
+    assert made.claim is not None
     return model, key, made.claim
 
 
@@ -174,7 +175,7 @@ def test_what_does_not_fit_is_named(marked: tuple[nn.Sequential, Key, Claim]) ->
     with pytest.raises(MissingDataError, match="needs data"):
         launch(Finetune(), model, key, claim=claim)
     with pytest.raises(MissingDataError, match="live torch module"):
-        launch(Finetune(), {"w": model[2].weight.detach().numpy()})
+        launch(Finetune(), {"w": model.get_parameter(LAYER).detach().numpy()})
     with pytest.raises(NoMarkError, match="does not carry"):
         launch(Finetune(), network(), key, claim=claim, data=data())
     with pytest.raises(ParameterError, match="did you mean 'lora'"):

@@ -120,6 +120,7 @@ def test_projection_and_post_hoc_writing(name: str, tmp_path: Path) -> None:
     made = neuralmark.embed(
         tmp_path / "m.safetensors", key, tmp_path / "o.safetensors", tensors=[LAYER], strength=2.0
     )
+    assert made.verdict is not None
     assert made.verdict.verified
 
 
@@ -153,7 +154,7 @@ def test_the_loss_has_the_gradient_that_training_adds(name: str) -> None:
     for model, mode in ((one, "gradient"), (two, "loss")):
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         mark = neuralmark.attach(model, optimizer, key, tensors=[LAYER], mode=mode, strength=3.0)
-        zero = 0.0 * sum(parameter.sum() for parameter in model.parameters())
+        zero = torch.stack([0.0 * parameter.sum() for parameter in model.parameters()]).sum()
         (zero + mark.loss_term() if mode == "loss" else zero).backward()
         optimizer.step()
     torch.testing.assert_close(one[2].weight, two[2].weight, rtol=1e-5, atol=1e-7)
@@ -196,7 +197,7 @@ def test_a_freely_chosen_key_never_verifies(name: str, tmp_path: Path) -> None:
         raw = Key.chosen(chosen, mark.matrix)
     else:
         carriers = scheme.carriers(mark, placement)
-        values = model[2].weight.detach().double().reshape(-1).numpy()
+        values = model.get_parameter(LAYER).detach().double().reshape(-1).numpy()
         pooled = values[carriers.positions()].reshape(-1, carriers.pools).mean(0)
         read = scheme.logits(Known.of(mark), pooled) > 0
         raw = Key.chosen(chosen, mark.matrix, bits=read.astype(np.uint8))

@@ -47,7 +47,7 @@ class Result:
     steps: int
     queries: int
     change: float
-    """Relative change of the attacked tensors, ‖Δw‖/‖w‖; infinite when their shapes changed."""
+    """Relative change of the attacked tensors, ‖Δw‖/‖w‖; infinite when most changed shape."""
     accuracy_before: float | None = None
     accuracy_after: float | None = None
     note: str = ""

@@ -81,15 +81,23 @@ class Subject:
         return _frozen(flat.astype(np.float32).reshape(value.shape))
 
     def distance(self, other: "Subject", names: Iterable[str]) -> float:
-        """‖Δw‖/‖w‖ over the tensors of these names; infinite when a shape differs."""
+        """‖Δw‖/‖w‖ over the tensors of these names; infinite when most of them changed shape.
+
+        A fresh classifier of another size is left out.
+        """
         square = norm = 0.0
+        kept = lost = 0
         for name in names:
             old, new = other.weights[name], self.weights.get(name)
             if new is None or new.shape != old.shape:
-                return float("inf")
+                lost += old.size
+                continue
+            kept += old.size
             if new is not old:
                 square += float(np.square(new - old, dtype=np.float64).sum())
             norm += float(np.square(old, dtype=np.float64).sum())
+        if lost > kept:
+            return float("inf")
         return float(np.sqrt(square / norm)) if norm else 0.0
 
     def accuracy(self, data: Data | None) -> float | None:
