@@ -40,10 +40,24 @@ class Quick:
             return None
         if weight.dtype != self._matrix.dtype or weight.device != self._matrix.device:
             return None
+        if self._source.dense:
+            return self._add_everywhere(weight.detach(), gradient, factor)
         index = self._source.index()
         values = weight.detach().view(-1).index_select(0, index)
         pooled = values.view(self._shape).mean(0)
-        wrong = torch.mv(self._turned, pooled).mul_(0.5).tanh_().sub_(self._signs)
-        share = torch.mv(self._matrix, wrong).mul_(self._unit * factor)
+        share = self._share(pooled, factor)
         gradient.view(-1).scatter_add_(0, index, share.expand(self._shape).reshape(-1))
         return Pools(pooled, None, values)
+
+    def _add_everywhere(
+        self, weight: torch.Tensor, gradient: torch.Tensor, factor: float | torch.Tensor
+    ) -> Pools:
+        """Every weight is a carrier: no gathering, no scattering."""
+        values = weight.view(self._shape)
+        pooled = values.mean(0)
+        gradient.view(self._shape).add_(self._share(pooled, factor))
+        return Pools(pooled, None, values.reshape(-1).clone())
+
+    def _share(self, pooled: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
+        wrong = torch.mv(self._turned, pooled).mul_(0.5).tanh_().sub_(self._signs)
+        return torch.mv(self._matrix, wrong).mul_(self._unit * factor)

@@ -89,6 +89,8 @@ class Direct(_Base):
         super().__init__(name, layout, *places)
         self.tensor = tensor
         self._distributed = is_dtensor(tensor)
+        self.dense = len(places[0]) == local(tensor.detach()).numel()
+        """Whether every weight is a carrier (schemes without a filter): no index is needed."""
 
     def parameters(self) -> Sequence[torch.Tensor]:
         """The tensor itself."""
@@ -96,10 +98,9 @@ class Direct(_Base):
 
     def values(self, *, differentiable: bool = False) -> torch.Tensor:
         """Gather the carriers."""
-        if differentiable:
-            return wide(local(self.tensor).reshape(-1).index_select(0, self.index()))
-        flat = self._local(self.tensor.detach()).reshape(-1)
-        return wide(flat.index_select(0, self.index()))
+        given = local(self.tensor) if differentiable else self._local(self.tensor.detach())
+        flat = given.reshape(-1)
+        return wide(flat.clone() if self.dense else flat.index_select(0, self.index()))
 
     @torch.no_grad()
     def push(self, gradients: torch.Tensor) -> None:
@@ -108,6 +109,9 @@ class Direct(_Base):
         if gradient is not self.tensor.grad:
             self.tensor.grad = gradient
         with _flat(self._local(gradient)) as flat:
+            if self.dense:
+                flat.add_(gradients.to(flat.dtype))
+                return
             flat.scatter_add_(0, self.index(), gradients.to(flat.dtype))  # each place once
 
     @torch.no_grad()
