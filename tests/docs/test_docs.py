@@ -77,6 +77,33 @@ def test_the_readme_commands_run_as_they_stand(folder: Path) -> None:
     assert (folder / "verdict.html").exists()
 
 
+def test_the_readme_disputes_and_attacks_run_as_they_stand(folder: Path) -> None:
+    environment = os.environ | {
+        "NEURALMARK_PASSPHRASE": "secret",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    dispute = README.split("## For the judge", 1)[1].split("```sh\n")[2].split("```")[0]
+    suite = block("For the researcher", "sh").replace("--report", "--only noise --report")
+    script = "\n".join(
+        [
+            block("For the owner: three commands", "sh"),
+            "neuralmark key new bandit.nmkey",
+            "neuralmark embed marked.safetensors --key bandit.nmkey -o bandit.safetensors",
+            "cp bandit.safetensors suspect.safetensors",
+            dispute,
+            suite,
+        ]
+    )
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "OWNER: Acme" in done.stdout
+    assert "forge-identity" in done.stdout
+    assert (folder / "ruling.html").exists()
+    assert (folder / "card.html").exists()
+
+
 def test_the_readme_python_runs_as_it_stands(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
