@@ -38,6 +38,7 @@ from neuralmark.attacks.forge_learn import ForgeLearn
 from neuralmark.attacks.forge_random import ForgeRandom
 from neuralmark.attacks.overwrite import Overwrite
 from neuralmark.attacks.prune import Prune
+from neuralmark.attacks.rewrite import Rewrite
 from neuralmark.errors import NoMarkError
 
 RUNS = ("clean", *SCHEMES, "projection")
@@ -133,6 +134,8 @@ def plan(run: str, setting: Setting, direction: str) -> list[tuple[str, Attack]]
     learnt = run in ("vanillamark", "votemark")
     forge: Attack = ForgeLearn(steps=10_000) if learnt else ForgeRandom(10)
     tests: list[tuple[str, Attack]] = [] if run == "clean" else [("forge", forge)]
+    if run in ("neuralmark", "projection"):
+        tests += adaptive(epochs)
     if run != "clean":
         for weight in (1.0, 10.0, 50.0, 100.0, 1000.0):
             name = f"overwrite λ={weight:g}"
@@ -147,6 +150,20 @@ def plan(run: str, setting: Setting, direction: str) -> list[tuple[str, Attack]]
         for rate in (0.01, 0.1):
             tests.append((f"finetune all η={rate:g}", Finetune(rate, scope="all", epochs=epochs)))
     return tests + [(f"prune {share:g}", Prune(share, how="random")) for share in PRUNED]
+
+
+def adaptive(epochs: int) -> list[tuple[str, Attack]]:
+    """Overwriting beyond the paper: what an attacker would try who has read it."""
+    weight = 100 * SHORT
+    return [
+        ("adaptive R=1, λ=100", Overwrite(weight, epochs=epochs, rounds=1)),
+        ("adaptive 8 keys, λ=100", Overwrite(weight, epochs=epochs, keys=8)),
+        ("adaptive vanillamark, λ=100", Overwrite(weight, epochs=epochs, scheme="vanillamark")),
+        ("adaptive projection, 16 σz", Overwrite(16.0, epochs=epochs, mode="projection")),
+        ("rewrite 16 σz", Rewrite(16.0)),
+        ("rewrite 64 σz", Rewrite(64.0)),
+        ("finetune LoRA", Finetune(rate=0.01, scope="lora", epochs=epochs)),
+    ]
 
 
 def work(task: tuple[str, str, Setting]) -> None:
@@ -193,7 +210,7 @@ def _row(
             "rate": None if verdict is None else verdict.rate,
             "margin": None if verdict is None else verdict.median_margin,
         }
-    given = home if isinstance(attack, Prune) else away
+    given = home if isinstance(attack, Prune | Rewrite) else away
     if isinstance(attack, ForgeRandom | ForgeLearn):
         result = attacks.launch(attack, model, key, claim=claim)
     else:

@@ -9,7 +9,7 @@ It must not change what it is given, and it never grades itself: `neuralmark.att
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -75,6 +75,13 @@ class Scene:
     """Where he believes the mark to be (the paper's attacker knows the layer, not the key)."""
     parameters: Parameters | None = None
     """Scheme and parameters of the owner's key, which the paper's attacker knows too."""
+    progress: Callable[[str, int, int], None] | None = None
+    """Called with what is being done, how much is done, how much there is in all."""
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Report progress, if anybody listens."""
+        if self.progress is not None:
+            self.progress(what, done, total)
 
     def targets(self) -> Iterable[tuple[str, Array]]:
         """Names and values of the tensors to attack."""

@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,9 +76,7 @@ def drawn(parameters: Parameters, rng: np.random.Generator, content: bytes = b""
     return Key(parameters, content, salt=secrets.token_bytes(32), secret=rng.bytes(SECRET_BYTES))
 
 
-def best_drawn(
-    scene: Scene, ground: Ground, tries: int, told: Callable[[int], None] | None = None
-) -> tuple[Key, npt.NDArray[np.int64]]:
+def best_drawn(scene: Scene, ground: Ground, tries: int) -> tuple[Key, npt.NDArray[np.int64]]:
     """The best of so many honest keys, and how many bits each of them matched."""
     best, most, counts = None, -1, np.zeros(tries, np.int64)
     for i in range(tries):
@@ -86,8 +84,7 @@ def best_drawn(
         counts[i] = ground.matched(key)
         if counts[i] > most:
             best, most = key, int(counts[i])
-        if told is not None:
-            told(i)
+        scene.tell("trying keys", i + 1, tries)
     assert best is not None
     return best, counts
 

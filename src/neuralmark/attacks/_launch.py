@@ -21,7 +21,7 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.keyfile import Key
-from neuralmark.reading import Suspect
+from neuralmark.reading import Progress, Suspect
 from neuralmark.records import UNPROVABLE, UNPROVEN, Claim, Verdict
 from neuralmark.verification import best_finding, examine, judge
 
@@ -94,6 +94,7 @@ def launch(
     data: Data | None = None,
     others: Sequence["str | Path | Weights"] = (),
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> Result:
     """Run an attack on a copy of the model and verify the key's mark before and after.
 
@@ -112,6 +113,7 @@ def launch(
         others=tuple(read_weights(other) for other in others),
         placement=() if before is None else before.placement,
         parameters=None if key is None else key.parameters,
+        progress=progress,
     )
     start = time.perf_counter()
     outcome = _seeded(attack, scene, seed)

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from neuralmark.attacks._base import Data, Scene
 from neuralmark.errors import AttackError, DataMismatchError, MissingExtraError
 
@@ -65,7 +63,7 @@ def fit(
     data: Data,
     course: Course,
     parameters: "Iterable[torch.nn.Parameter]",
-    rng: np.random.Generator,
+    scene: Scene,
     attached: Callable[[Any], None] = lambda optimizer: None,
 ) -> int:
     """Train these parameters on the task; give the number of steps."""
@@ -82,14 +80,16 @@ def fit(
     attached(optimizer)
     model.train()
     steps = 0
+    total = course.epochs * -(-len(data.inputs) // course.batch)
     for _ in range(course.epochs):
-        order = torch.from_numpy(rng.permutation(len(data.inputs)))
+        order = torch.from_numpy(scene.rng.permutation(len(data.inputs)))
         for some in order.split(course.batch):
             loss = _loss(model, data, some)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             steps += 1
+            scene.tell("training", steps, total)
     model.eval()
     for parameter in model.parameters():
         parameter.requires_grad_(True)

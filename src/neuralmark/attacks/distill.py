@@ -46,18 +46,20 @@ class Distill(Attack):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(scene.rng.integers(2**31)))
             student = fresh(teacher)
-            seen = self._teach(teacher, student, scene.data)
+            seen = self._teach(teacher, student, scene)
         figures = {"agreement": _agreement(teacher, student, scene.data)}
         return Outcome(model=student.eval(), steps=self.steps, queries=seen, figures=figures)
 
-    def _teach(self, teacher: "torch.nn.Module", student: "torch.nn.Module", data: Data) -> int:
+    def _teach(self, teacher: "torch.nn.Module", student: "torch.nn.Module", scene: Scene) -> int:
         """Train; the number of answers that the teacher gave."""
         import torch
 
+        assert scene.data is not None
+        data = scene.data
         optimizer = torch.optim.Adam(student.parameters(), lr=self.lr)
         student.train()
         seen = 0
-        for _ in range(self.steps):
+        for step in range(self.steps):
             chosen = torch.randint(0, len(data.inputs), (self.batch,))
             given = data.inputs[chosen]
             with torch.no_grad():
@@ -66,6 +68,7 @@ class Distill(Attack):
             divergence(_answers(student, given), wanted, self.temperature).backward()
             optimizer.step()
             seen += len(given)
+            scene.tell("distilling", step + 1, self.steps)
         return seen
 
 

@@ -50,7 +50,7 @@ class Finetune(Attack):
         if self.scope == "lora":
             adapted = with_lora(model, self.rank, head)
             trained = [p for p in adapted.parameters() if p.requires_grad]
-            steps = fit(adapted, data, course, trained, scene.rng)
+            steps = fit(adapted, data, course, trained, scene)
             return Outcome(model=adapted.merge_and_unload(), steps=steps)
         marked = {name for name, _ in scene.placement}
         parameters = [
@@ -60,4 +60,4 @@ class Finetune(Attack):
             or canonical_name(name) in marked
             or name.rpartition(".")[0] == head
         ]
-        return Outcome(model=model, steps=fit(model, data, course, parameters, scene.rng))
+        return Outcome(model=model, steps=fit(model, data, course, parameters, scene))

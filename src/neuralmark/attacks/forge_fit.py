@@ -67,7 +67,7 @@ class ForgeFit(Attack):
             key, counts = best_drawn(scene, fitting, self.tries)
             found = summary(counts, bits)
             return Outcome(key=key, queries=len(counts), figures=found, placement=ground.placement)
-        matrix, mean = self._fitted(scene.rng, ground, bits)
+        matrix, mean = self._fitted(scene, ground, bits)
         key, best, queries = self._hashed(scene.rng, ground, matrix)
         return Outcome(
             key=key,
@@ -84,14 +84,15 @@ class ForgeFit(Attack):
         return carriers
 
     def _fitted(
-        self, rng: np.random.Generator, ground: Ground, bits: int
+        self, scene: Scene, ground: Ground, bits: int
     ) -> tuple[npt.NDArray[np.float32], float]:
         """Ridge regression of ±b on what is pooled under b; and how well it does on new ones."""
         count = self.samples or max(4 * self.pools, 5000 * self.rounds)
-        marks = balanced(rng, bits, count + 200)
+        marks = balanced(scene.rng, bits, count + 200)
         features = np.empty((len(marks), self.pools), np.float32)
-        for row, b in zip(features, marks, strict=True):
-            row[:] = ground.pooled(self._carriers(b, len(ground.weights)))
+        for i, b in enumerate(marks):
+            features[i] = ground.pooled(self._carriers(b, len(ground.weights)))
+            scene.tell("reading watermarks", i + 1, len(marks))
         scale = float(features.std()) or 1.0
         features /= scale
         signs = marks.astype(np.float32) * 2 - 1

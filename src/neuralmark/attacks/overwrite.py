@@ -69,7 +69,7 @@ class Overwrite(Attack):
                 marks.append(given)
 
         course = Course(self.rate, self.epochs, self.batch)
-        steps = fit(model, data, course, model.parameters(), scene.rng, begin)
+        steps = fit(model, data, course, model.parameters(), scene, begin)
         rates = [mark.rate for mark in marks]
         for mark in marks:
             mark.detach()

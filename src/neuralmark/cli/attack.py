@@ -243,15 +243,17 @@ def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Re
     """Run one attack, write what was asked for, print, and give the exit code."""
     from neuralmark.attacks._launch import launch
 
-    result = launch(
-        attack,
-        model,
-        key,
-        claim=request.claim_file,
-        tensors=list(request.tensors) or None,
-        others=request.others,
-        seed=request.seed,
-    )
+    with output.progress_bar(counting=True) as progress:
+        result = launch(
+            attack,
+            model,
+            key,
+            claim=request.claim_file,
+            tensors=list(request.tensors) or None,
+            others=request.others,
+            seed=request.seed,
+            progress=progress,
+        )
     written = None if request.out is None else shown.write(result, model, request)
     if request.as_json:
         output.as_json(shown.as_json(attack, result, written))
