@@ -1,9 +1,5 @@
 """Keys and the encrypted file that holds one (docs/formats.md)."""
 
-import base64
-import binascii
-import os
-import re
 import secrets
 import unicodedata
 from collections.abc import Mapping
@@ -19,22 +15,10 @@ from neuralmark import files, schemes
 from neuralmark.core import key as core
 from neuralmark.core.encoding import canonical_json, enc, strict_json
 from neuralmark.core.key import MAX_CONTENT, SECRET_BYTES, Mark, Parameters, Placement
-from neuralmark.errors import (
-    KeyFileError,
-    NonFiniteError,
-    ParameterError,
-    PassphraseError,
-    UnknownSchemeError,
-    WrongPassphraseError,
-)
+from neuralmark.errors import KeyFileError, NonFiniteError, ParameterError, UnknownSchemeError
+from neuralmark.sealing import ENCRYPTED, FORMAT, b64, cipher_of, decrypt, read_container, unb64
 
-FORMAT = "neuralmark-key"
-PASSPHRASE_VARIABLE = "NEURALMARK_PASSPHRASE"  # noqa: S105 - the name of a variable
-ENCRYPTED = "scrypt+chacha20-poly1305"
-MAX_FILE = 96 << 20
-MAX_MEMBERS = 64
 DEFAULT_COST = 16
-_HEX = {"fingerprint": re.compile("nm1-[0-9a-f]{40}"), "commitment": re.compile("[0-9a-f]{64}")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,14 +145,14 @@ class Key:
             protection: dict[str, Any] = {
                 "method": ENCRYPTED,
                 **{"log2_n": cost, "r": 8, "p": 1},
-                "salt": _b64(secrets.token_bytes(16)),
-                "nonce": _b64(secrets.token_bytes(12)),
+                "salt": b64(secrets.token_bytes(16)),
+                "nonce": b64(secrets.token_bytes(12)),
             }
             public["protection"] = protection
-            payload = _cipher(protection, passphrase).encrypt(
-                _unb64(protection["nonce"], 12), payload, canonical_json(public)
+            payload = cipher_of(protection, passphrase).encrypt(
+                unb64(protection["nonce"], 12), payload, canonical_json(public)
             )
-        text = canonical_json({**public, "payload": _b64(payload)}).decode() + "\n"
+        text = canonical_json({**public, "payload": b64(payload)}).decode() + "\n"
         files.write_text(Path(path), text, overwrite=overwrite, mode=0o600)
 
     @classmethod
@@ -176,10 +160,10 @@ class Key:
         """Read a key file; without a passphrase, NEURALMARK_PASSPHRASE is used if it is needed."""
         container = read_container(path)
         try:
-            payload = _unb64(container["payload"])
+            payload = unb64(container["payload"])
             protection = container["protection"]
             if protection["method"] != "none":
-                payload = _decrypt(path, container, payload, passphrase)
+                payload = decrypt(path, container, payload, passphrase)
             key = _from_payload(payload)
         except (ParameterError, NonFiniteError, UnknownSchemeError) as error:
             raise KeyFileError(f"{path}: {str(error)[:200]}") from None
@@ -200,11 +184,11 @@ class Key:
         head: dict[str, Any] = {
             "kind": self.kind,
             "parameters": self.parameters.to_dict(),
-            "content": _b64(self.content),
-            "salt": _b64(self.salt),
+            "content": b64(self.content),
+            "salt": b64(self.salt),
         }
         if self.secret is not None:
-            head["secret"] = _b64(self.secret)
+            head["secret"] = b64(self.secret)
         if self.more:
             head["pools"] = len(self.matrix) if self.matrix is not None else 0
             head["more"] = {name: len(self.more[name]) for name in self.more}
@@ -224,96 +208,15 @@ def content_bytes(owner: str = "", content: str = "") -> bytes:
         raise ParameterError("the owner and the content must be valid Unicode text") from None
 
 
-def read_container(path: str | Path) -> dict[str, Any]:
-    """The public part of a key file, checked for form; needs no passphrase."""
-    path = Path(path)
-    try:
-        if path.stat().st_size > MAX_FILE:
-            raise KeyFileError(f"{path}: is larger than a key file may be ({MAX_FILE:,} bytes)")
-        data = path.read_bytes()
-        if data.count(b",") > MAX_MEMBERS:  # so that parsing takes no more than the file itself
-            raise KeyFileError(f"{path}: not a NeuralMark key file")
-        container = strict_json(data)
-    except OSError as error:
-        raise KeyFileError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError:
-        raise KeyFileError(f"{path}: not a key file, or a truncated one") from None
-    if not isinstance(container, dict) or container.get("format") != FORMAT:
-        raise KeyFileError(f"{path}: not a NeuralMark key file")
-    if type(container.get("version")) is not int or container["version"] != 1:
-        raise KeyFileError(
-            f"{path}: key file version {str(container.get('version'))[:20]!r} is not known;"
-            " update neuralmark"
-        )
-    texts = ("fingerprint", "commitment", "payload")
-    protection = container.get("protection")
-    if (
-        set(container) != {"format", "version", "protection", *texts}
-        or not all(isinstance(container[name], str) for name in texts)
-        or not all(form.fullmatch(container[name]) for name, form in _HEX.items())
-        or not isinstance(protection, dict)
-        or protection.get("method") not in ("none", ENCRYPTED)
-    ):
-        raise KeyFileError(f"{path}: the key file is damaged")
-    return container
-
-
-def is_encrypted(path: str | Path) -> bool:
-    """Whether loading this key file takes a passphrase."""
-    return bool(read_container(path)["protection"]["method"] != "none")
-
-
-def _decrypt(
-    path: str | Path, container: dict[str, Any], payload: bytes, passphrase: str | None
-) -> bytes:
-    from cryptography.exceptions import InvalidTag
-
-    if passphrase is None:
-        passphrase = os.environ.get(PASSPHRASE_VARIABLE)
-    if passphrase is None:
-        raise PassphraseError(
-            f"{path} is encrypted: give its passphrase, set {PASSPHRASE_VARIABLE},"
-            " or use --passphrase-file"
-        )
-    public = {name: value for name, value in container.items() if name != "payload"}
-    protection = container["protection"]
-    cipher = _cipher(protection, passphrase)
-    try:
-        nonce = _unb64(protection["nonce"], 12)
-        plain: bytes = cipher.decrypt(nonce, payload, canonical_json(public))
-    except InvalidTag:
-        raise WrongPassphraseError(f"{path}: wrong passphrase (or the file was edited)") from None
-    return plain
-
-
-def _cipher(protection: dict[str, Any], passphrase: str) -> Any:
-    """The cipher under the passphrase; the cost is capped before any memory is taken."""
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-    from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
-
-    log2_n, r, p = protection["log2_n"], protection["r"], protection["p"]
-    if not all(type(cost) is int for cost in (log2_n, r, p)):
-        raise KeyFileError("the key file's scrypt costs are not numbers")
-    within = 10 <= log2_n <= 20 and 1 <= r <= 32 and 1 <= p <= 16 and log2_n < 16 * r
-    if not within or 128 * r << log2_n > 1 << 28 or 128 * r * p << log2_n > 1 << 29:
-        raise KeyFileError("the key file asks for more work than scrypt is allowed here")
-    try:
-        secret = unicodedata.normalize("NFC", passphrase).encode("utf-8")
-    except UnicodeEncodeError:
-        raise PassphraseError("the passphrase is not valid Unicode text") from None
-    kdf = Scrypt(salt=_unb64(protection["salt"], 16), length=32, n=1 << log2_n, r=r, p=p)
-    return ChaCha20Poly1305(kdf.derive(secret))
-
-
 def _from_payload(payload: bytes) -> Key:
     length = int.from_bytes(payload[:8], "little")
     if length > len(payload) - 8:
         raise ValueError("the payload is cut off")
     head, rest = strict_json(payload[8 : 8 + length]), payload[8 + length :]
     parameters = Parameters.from_dict(head["parameters"])
-    content, salt = _unb64(head["content"]), _unb64(head["salt"], 32)
+    content, salt = unb64(head["content"]), unb64(head["salt"], 32)
     if head["kind"] == "native" and not rest:
-        secret = _unb64(head["secret"], SECRET_BYTES)
+        secret = unb64(head["secret"], SECRET_BYTES)
         return Key(parameters, content, salt=salt, secret=secret)
     if head["kind"] == "raw" and "more" in head:
         return _raw_of_any(head, rest, parameters, content)
@@ -342,7 +245,7 @@ def _raw_of_any(head: dict[str, Any], rest: bytes, parameters: Parameters, conte
         at += length * dtype.itemsize
     if at != len(rest):
         raise ValueError("more bytes than arrays")
-    return Key(parameters, content, salt=_unb64(head["salt"], 32), matrix=matrix, more=more)
+    return Key(parameters, content, salt=unb64(head["salt"], 32), matrix=matrix, more=more)
 
 
 def _check_more(parameters: Parameters, more: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -359,17 +262,3 @@ def _array_bytes(name: str, array: npt.NDArray[Any]) -> bytes:
 
 def _matrix_bytes(matrix: npt.NDArray[np.float32]) -> bytes:
     return np.ascontiguousarray(matrix, "<f4").tobytes()
-
-
-def _b64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-def _unb64(text: str, length: int | None = None) -> bytes:
-    try:
-        data = base64.b64decode(text, validate=True)
-    except binascii.Error:
-        raise ValueError("not base64") from None
-    if _b64(data) != text or (length is not None and len(data) != length):
-        raise ValueError("not the base64 of so many bytes")
-    return data

@@ -47,14 +47,6 @@ def listed(name: str, attack: "type[Attack]") -> dict[str, Any]:
     }
 
 
-def refuse_inputs(report: Path, inputs: tuple[Path | None, ...]) -> None:
-    """A report may replace an older report, never what it is about."""
-    from neuralmark.errors import OutputError
-
-    if any(path and report.exists() and path.exists() and report.samefile(path) for path in inputs):
-        raise OutputError(f"{report} is one of the inputs: choose another name for the report")
-
-
 def refuse_output(attack: "type[Attack]", out: Path | None) -> None:
     """An attack that only looks has nothing to write."""
     from neuralmark.attacks._base import TEST

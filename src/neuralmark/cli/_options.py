@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,7 +51,8 @@ def json_option(function: F) -> F:
 
 def load_key(path: Path, passphrase_file: Path | None) -> "Key":
     """Open a key file, asking for the passphrase only when it needs one."""
-    from neuralmark.keyfile import Key, is_encrypted
+    from neuralmark.keyfile import Key
+    from neuralmark.sealing import is_encrypted
 
     if not is_encrypted(path):
         return Key.load(path)
@@ -99,3 +100,12 @@ def recovered(message: str | None) -> None:
     """Say what was done about an interrupted in-place embedding, if anything was."""
     if message:
         output.note(message)
+
+
+def refuse_inputs(report: Path, inputs: Sequence[Path | None]) -> None:
+    """A report may replace an older report, never what it is about."""
+    from neuralmark.errors import OutputError
+
+    given = [path for path in inputs if path is not None and path.exists()]
+    if report.exists() and any(report.samefile(path) for path in given):
+        raise OutputError(f"{report} is one of the inputs: choose another name for the report")

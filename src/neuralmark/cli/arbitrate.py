@@ -89,7 +89,7 @@ def command(
         inputs = [path for _, key, model in claimants for path in (key, model)]
         inputs += [*places.values(), *([disputed] if disputed else [])]
         inputs += [path for _, path in passphrase_files]
-        _refuse_inputs(report, inputs)
+        options.refuse_inputs(report, inputs)
     parties = _load(
         claimants,
         places,
@@ -144,14 +144,6 @@ def _load(
         )
         for name, key_file, model in claimants
     ]
-
-
-def _refuse_inputs(report: Path, inputs: Sequence[Path]) -> None:
-    """A report may replace an older report, never what it is about."""
-    from neuralmark.errors import OutputError
-
-    if any(report.exists() and path.exists() and report.samefile(path) for path in inputs):
-        raise OutputError(f"{report} is one of the inputs: choose another name for the report")
 
 
 def _show(ruling: "Ruling") -> None:

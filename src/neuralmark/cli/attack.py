@@ -148,7 +148,7 @@ def suite(
     from neuralmark.attacks._suite import suite as run
 
     if report:
-        shown.refuse_inputs(report, (model, key_file, claim_file, *others))
+        options.refuse_inputs(report, (model, key_file, claim_file, *others))
     key = options.load_key(key_file, passphrase_file)
     with output.progress_bar(counting=True) as progress:
         card = run(

@@ -95,7 +95,7 @@ def show(file: Path, passphrase_file: Path | None, as_json: bool) -> None:
 @options.json_option
 def fingerprint(file: Path, as_json: bool) -> None:
     """Print the public name of a key; needs no passphrase."""
-    from neuralmark.keyfile import read_container
+    from neuralmark.sealing import read_container
 
     container = read_container(file)
     if as_json:

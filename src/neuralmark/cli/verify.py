@@ -79,7 +79,7 @@ def command(
         from neuralmark import files
         from neuralmark.reports.verdict import verdict_page
 
-        _refuse_inputs(report, (model, key_file, claim_file))
+        options.refuse_inputs(report, (model, key_file, claim_file))
         files.write_text(report, verdict_page(verdict), overwrite=True)
         output.note(f"report written to {report}")
     if as_json:
@@ -87,14 +87,6 @@ def command(
     else:
         _show(verdict)
     ctx.exit(0 if verdict.verified else 1)
-
-
-def _refuse_inputs(report: Path, inputs: tuple[Path | None, ...]) -> None:
-    """A report may replace an older report, never what it is about."""
-    from neuralmark.errors import OutputError
-
-    if any(path and report.exists() and report.samefile(path) for path in inputs):
-        raise OutputError(f"{report} is one of the inputs: choose another name for the report")
 
 
 def _show(verdict: "Verdict") -> None:
