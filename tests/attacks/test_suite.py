@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.conftest import PYTHON, QUICK, clean_environment, gaussian, gaussian_model
 
-from neuralmark import Key, attacks, embed
+from neuralmark import Key, attacks, embed, imprint
 from neuralmark.attacks import Attack, Card, Outcome, Scene, _card, _suite, option
 from neuralmark.attacks._launch import Result, launch
 from neuralmark.attacks._save import save_attacked
@@ -382,3 +382,20 @@ def test_the_lazy_names() -> None:
     assert issubclass(AttackError, Exception)
     with pytest.raises(AttributeError):
         attacks.nonsense  # noqa: B018
+
+
+def test_a_live_module_with_data_goes_through_the_training_attacks_too() -> None:
+    from tests.attacks.test_training import LAYER, data, network
+
+    from neuralmark.attacks import suite
+
+    model = network()
+    key = Key(QUICK, b"", salt=bytes(32), secret=bytes([9]) * 32)
+    made = imprint(model, key, tensors=[LAYER], strength=4.0)
+    card = suite(model, key, claim=made.claim, data=data(), jobs=1, only=["finetune", "shift"])
+    told = card.to_dict()
+    rows = {(row["attack"], row["variant"]) for row in told["rows"]}
+    assert {("finetune", "all"), ("finetune", "lora"), ("shift", "")} <= rows
+    assert not any(each["attack"] == "finetune" for each in told["skipped"])
+    without = suite(model, key, claim=made.claim, jobs=1, only=["finetune", "shift"]).to_dict()
+    assert [each["attack"] for each in without["skipped"]] == ["finetune"]

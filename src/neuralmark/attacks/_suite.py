@@ -1,4 +1,7 @@
-"""The suite: every attack that needs no data, at every strength of its sweep, side by side.
+"""The suite: every attack that can be run, at every strength of its sweep, side by side.
+
+Without data, those on weights alone, shared among processes. With a live module and data, those
+that train or look at activations too, one after the other in this process.
 
 Each attack draws from a generator of its own, seeded by the suite's seed and by what the attack
 is, so the card does not depend on how many processes share the work.
@@ -19,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuralmark.attacks import get, name_of, names
-from neuralmark.attacks._base import Attack, Weights
+from neuralmark.attacks._base import Attack, Data, Weights
 from neuralmark.attacks._card import Card, Skipped, make_card
 from neuralmark.attacks._launch import Result, _carried, launch
 from neuralmark.attacks._subject import Subject, read_weights, subject_of
@@ -49,6 +52,7 @@ DATA = (
     f"{CALL}, data=neuralmark.attacks.Data(inputs, labels, test_inputs, test_labels))"
 )
 MODEL = f"needs the running network: run it from Python, {CALL})"
+HUNGRY = frozenset({"data", "model"})
 OTHERS = "needs another checkpoint of the same shape: --other FILE (in Python others=[...])"
 ALONE = "has no sweep: run it alone"
 
@@ -62,6 +66,7 @@ class _Arena:
     claim: Claim | None
     others: tuple[str | Path | Weights, ...]
     seed: int
+    data: Data | None = None
 
     def entered(self) -> "_Arena":
         """The same with everything read, once a process."""
@@ -82,6 +87,7 @@ class _Arena:
                 self.key,
                 claim=self.claim,
                 others=self.others,
+                data=self.data,
                 seed=seed_of(attack, self.seed),
             )
         except DataMismatchError:  # the user's own checkpoints do not fit: no card without them
@@ -100,12 +106,14 @@ def suite(
     seed: int = 0,
     jobs: int | None = None,
     only: Sequence[str] | None = None,
+    data: Data | None = None,
     progress: Counting | None = None,
 ) -> Card:
     """Run every attack that needs no data on the model, and give its robustness card.
 
-    A live module is attacked through its weights. `others` are checkpoints of the same shape, for
-    the attacks that merge; `only` names the attacks to run; `jobs` is the number of processes
+    A live module is attacked through its weights; with `data` also by the attacks that train it or
+    look at its activations (`only` keeps that short). `others` are checkpoints of the same shape,
+    for the attacks that merge; `only` names the attacks to run; `jobs` is the number of processes
     (default: one a core; 1: none but this one). In a script, more than one process needs the
     usual guard, `if __name__ == "__main__":`.
     """
@@ -118,14 +126,18 @@ def suite(
     before = _carried(subject, key, claim)
     for other in others:
         read_weights(other)  # what cannot be read is said here, not by a worker
-    members, skipped = enlist(only, others=bool(others))
+    live = subject_of(model) if data is not None else None
+    trained = data is not None and live is not None and live.module is not None
+    members, skipped = enlist(only, others=bool(others), data=trained)
     source = Path(model) if isinstance(model, str | Path) else subject
     arena = _Arena(source, key, claim, tuple(others), seed)
-    workers = min(jobs or len(os.sched_getaffinity(0)), len(members))
-    if workers > 1:
-        outcomes = _fight_in_processes(arena, members, workers, progress)
-    else:
-        outcomes = _fight_here(replace(arena, subject=subject), members, progress)
+    outcomes = _fight_all(arena, subject, members, jobs, progress)
+    if trained:
+        assert live is not None
+        hungry, _ = enlist(only, others=bool(others), data=True, hungry=True)
+        stage = replace(arena, subject=live, data=data)
+        outcomes += _fight_here(stage, hungry, progress)
+        members = members + hungry
     fought = [
         (attack, outcome)
         for attack, outcome in zip(members, outcomes, strict=True)
@@ -137,8 +149,27 @@ def suite(
     return make_card(before, fought, skipped, seed=seed, seconds=seconds)
 
 
-def enlist(only: Sequence[str] | None, *, others: bool) -> tuple[list[Attack], list[Skipped]]:
-    """The sweeps of all attacks (or of those named) that can run, and why the rest cannot."""
+def _fight_all(
+    arena: _Arena,
+    subject: Subject,
+    members: Sequence[Attack],
+    jobs: int | None,
+    progress: Counting | None,
+) -> list[Result | Skipped]:
+    """The attacks on weights alone, in processes where that is worth it."""
+    workers = min(jobs or len(os.sched_getaffinity(0)), len(members))
+    if workers > 1:
+        return _fight_in_processes(arena, members, workers, progress)
+    return _fight_here(replace(arena, subject=subject).entered(), members, progress)
+
+
+def enlist(
+    only: Sequence[str] | None, *, others: bool, data: bool = False, hungry: bool = False
+) -> tuple[list[Attack], list[Skipped]]:
+    """The sweeps of all attacks (or of those named) that can run, and why the rest cannot.
+
+    Hungry ones need a module or data; with `data` they are left to a list of their own.
+    """
     wanted = names() if only is None else [name.replace("_", "-") for name in only]
     members: list[Attack] = []
     skipped: list[Skipped] = []
@@ -148,7 +179,9 @@ def enlist(only: Sequence[str] | None, *, others: bool) -> tuple[list[Attack], l
         except MissingExtraError as error:
             skipped.append(Skipped(name, str(error)))
             continue
-        why = obstacle(attack, others=others)
+        if data and hungry != bool(attack.needs & HUNGRY):
+            continue
+        why = obstacle(attack, others=others, data=data)
         sweep, left_out = ((), []) if why else _sweep(attack)
         members += sweep
         reasons = left_out if sweep else [why or ALONE]
@@ -173,11 +206,11 @@ def gathered(refused: Sequence[Skipped], fought: set[str]) -> list[Skipped]:
     return list(dict.fromkeys(replace(e, variant="") if e.attack in whole else e for e in refused))
 
 
-def obstacle(attack: type[Attack], *, others: bool) -> str:
+def obstacle(attack: type[Attack], *, others: bool, data: bool = False) -> str:
     """Why an attack cannot be run on weights alone; empty: it can."""
-    if "data" in attack.needs:
+    if "data" in attack.needs and not data:
         return DATA.format(name=name_of(attack))
-    if "model" in attack.needs:
+    if "model" in attack.needs and not data:
         return MODEL.format(name=name_of(attack))
     return OTHERS if "others" in attack.needs and not others else ""
 
@@ -192,7 +225,6 @@ def _fight_here(
     arena: _Arena, members: Sequence[Attack], progress: Counting | None
 ) -> list[Result | Skipped]:
     outcomes: list[Result | Skipped] = []
-    arena = arena.entered()
     for attack in members:
         outcomes.append(arena.fight(attack))
         if progress:

@@ -32,6 +32,11 @@ class Finetune(Attack):
     classifier: str = option("new", "a fresh classifier, or the model's own", choices=CLASSIFIERS)
     rank: int = option(8, "rank of the LoRA adapters", low=1, high=4096)
 
+    @classmethod
+    def sweep(cls) -> tuple[Attack, ...]:
+        """The paper's: marked layers; all layers at three rates; and LoRA."""
+        return (cls(scope="marked"), *(cls(rate) for rate in (0.001, 0.01, 0.1)), cls(scope="lora"))
+
     @property
     def variant(self) -> str:
         """What is trained."""

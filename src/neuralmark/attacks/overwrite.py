@@ -37,10 +37,19 @@ class Overwrite(Attack):
     mode: str = option("gradient", "how the marks are written", choices=MODES)
     classifier: str = option("new", "a fresh classifier, or the model's own", choices=CLASSIFIERS)
 
+    @classmethod
+    def sweep(cls) -> tuple[Attack, ...]:
+        """The paper's λ and η; then many keys, one round, another scheme, projection."""
+        weights = tuple(cls(weight) for weight in (1.0, 10.0, 50.0, 100.0, 1000.0))
+        rates = tuple(cls(rate=rate) for rate in (0.005, 0.01, 0.1, 1.0))
+        other = cls(100.0, scheme="vanillamark")
+        return (*weights, *rates, cls(100.0, keys=8), other, cls(16.0, mode="projection"))
+
     @property
     def variant(self) -> str:
         """What is unusual about it."""
-        words = [self.mode] if self.mode != "gradient" else []
+        words = [f"η={self.rate:g}"] if self.rate != 0.001 else []
+        words += [self.mode] if self.mode != "gradient" else []
         words += [f"{self.keys} keys"] if self.keys > 1 else []
         words += [self.scheme] if self.scheme else []
         words += [f"R={self.rounds}"] if self.rounds else []
