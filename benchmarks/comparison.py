@@ -214,7 +214,8 @@ def _row(
     if isinstance(attack, ForgeRandom | ForgeLearn):
         result = attacks.launch(attack, model, key, claim=claim)
     else:
-        tensors = [NAME] if isinstance(attack, Prune) else None
+        only = isinstance(attack, Prune) or (isinstance(attack, Finetune) and key is None)
+        tensors = [NAME] if only else None
         result = attacks.launch(attack, model, key, claim=claim, tensors=tensors, data=given)
     rate = None if result.after is None else result.after.rate
     if isinstance(attack, ForgeRandom):

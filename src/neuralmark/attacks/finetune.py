@@ -58,6 +58,7 @@ class Finetune(Attack):
             steps = fit(adapted, data, course, trained, scene)
             return Outcome(model=adapted.merge_and_unload(), steps=steps)
         marked = {name for name, _ in scene.placement}
+        marked = marked or {canonical_name(name) for name in scene.target}  # no key: as told
         parameters = [
             parameter
             for name, parameter in model.named_parameters()
