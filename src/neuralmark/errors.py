@@ -25,6 +25,7 @@ NeuralMarkError
     ├── KeyFileError               not a key file, damaged, or beyond the caps
     │   └── WrongPassphraseError   wrong passphrase (or an edited encrypted file)
     ├── RecordError                a claim that is not one
+    ├── ResultsError               a folder of lab results that cannot be used
     ├── CheckpointError            a model file that cannot be read
     │   ├── UnknownFormatError     no known format
     │   ├── MalformedError         truncated, overlapping, lying
@@ -140,6 +141,10 @@ class WrongPassphraseError(KeyFileError):
 
 class RecordError(InputError):
     """A claim that cannot be read."""
+
+
+class ResultsError(InputError):
+    """A folder of lab results that another version wrote, or that is damaged."""
 
 
 class CheckpointError(InputError):

@@ -94,16 +94,18 @@ def launch(
     data: Data | None = None,
     others: Sequence["str | Path | Weights"] = (),
     seed: int = 0,
+    demand: bool = True,
     progress: Progress | None = None,
 ) -> Result:
     """Run an attack on a copy of the model and verify the key's mark before and after.
 
     `tensors` are those that the attack may touch (default: every floating-point matrix); `others`
-    are checkpoints of the same shape, for merging. The attacker never sees the key.
+    are checkpoints of the same shape, for merging. The attacker never sees the key. A model without
+    the key's mark is refused, unless `demand` is False (experiments on marks that are not proven).
     """
     subject = subject_of(model)
     _require(attack, subject, data, others)
-    before = None if key is None else _carried(subject, key, claim)
+    before = None if key is None else _carried(subject, key, claim, demand=demand)
     scene = Scene(
         weights=subject.weights,
         target=subject.select(tensors),
@@ -171,9 +173,13 @@ def _require(attack: Attack, subject: Subject, data: Data | None, others: Sequen
         raise MissingDataError(f"the attack {name!r} needs another checkpoint of the same shape")
 
 
-def _carried(subject: Subject, key: Key, claim: Claim | str | Path | None) -> Verdict:
+def _carried(
+    subject: Subject, key: Key, claim: Claim | str | Path | None, *, demand: bool = True
+) -> Verdict:
     """The verdict before; a model without the mark cannot be attacked for it."""
     verdict = examine(subject.suspect(), key, claim=claim)
+    if not demand:
+        return verdict
     full = verdict.status == UNPROVABLE and verdict.matched == verdict.bits
     if not (verdict.verified or verdict.status == UNPROVEN or full):
         raise NoMarkError(

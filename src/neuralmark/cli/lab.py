@@ -1,0 +1,239 @@
+"""`neuralmark lab`: every table and figure of the paper as a command."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from neuralmark.cli import _options as options
+from neuralmark.cli import _output as output
+
+if TYPE_CHECKING:
+    from neuralmark.lab.preset import Preset
+    from neuralmark.lab.runner import Board
+    from neuralmark.lab.spec import Spec
+
+preset_option = click.option(
+    "--preset",
+    default="cpu",
+    show_default=True,
+    help="Scale: paper, cpu, smoke, or a TOML file of your own.",
+)
+results_option = click.option(
+    "--results",
+    type=options.PATH,
+    default=Path("lab-results"),
+    show_default=True,
+    help="Folder for runs and rows.",
+)
+
+
+@click.group("lab")
+def command() -> None:
+    """Run the paper's experiments, and those beyond it.
+
+    \b
+    neuralmark lab list
+    neuralmark lab run overwrite-lambda --preset cpu --data DIR --jobs 2
+    neuralmark lab report -o results
+
+    A run is made once and shared by all experiments; killed runs go on where they stopped.
+    """
+
+
+@command.command("list")
+@preset_option
+@options.json_option
+def list_(preset: str, as_json: bool) -> None:
+    """Name the experiments: what each answers, and how many runs it takes at this scale."""
+    from neuralmark.lab.experiments import get, names
+    from neuralmark.lab.preset import load_preset
+    from neuralmark.lab.spec import in_order
+
+    scale = load_preset(preset)
+    rows = []
+    for name in names():
+        experiment = get(name)
+        specs = in_order(experiment.runs(scale))
+        trainings = sum(spec.kind == "training" for spec in specs)
+        rows.append((name, experiment.paper, experiment.answers, trainings, len(specs) - trainings))
+    if as_json:
+        heads = ("name", "paper", "answers", "trainings", "others")
+        output.as_json({"experiments": [dict(zip(heads, row, strict=True)) for row in rows]})
+        return
+    output.table(
+        ("experiment", "in the paper", "what it answers", "trainings", "other runs"),
+        [tuple(map(str, row)) for row in rows],
+        numeric=(3, 4),
+    )
+    output.note(f"at the scale of {scale.name}: {scale.about}; trainings are shared")
+
+
+@command.command("show")
+@click.argument("name")
+@preset_option
+@results_option
+@options.json_option
+def show(name: str, preset: str, results: Path, as_json: bool) -> None:
+    """Print the runs of an experiment before running it, and which are finished."""
+    from neuralmark.lab.experiments import get
+    from neuralmark.lab.preset import load_preset
+    from neuralmark.lab.spec import identity, in_order, to_dict
+    from neuralmark.lab.store import Store
+
+    specs = in_order(get(name).runs(load_preset(preset)))
+    store = Store.open(results) if results.exists() else None
+    done = {identity(spec) for spec in specs if store is not None and store.row(spec)}
+    if as_json:
+        runs = [
+            {"run": identity(spec), "finished": identity(spec) in done, "spec": to_dict(spec)}
+            for spec in specs
+        ]
+        output.as_json({"experiment": name, "preset": preset, "runs": runs})
+        return
+    rows = [
+        (identity(spec), "finished" if identity(spec) in done else "", spec.label) for spec in specs
+    ]
+    output.table(("run", "state", "what"), rows, numeric=())
+
+
+@command.command("run")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@preset_option
+@click.option("--data", type=options.PATH, help="Folder with the data sets.")
+@results_option
+@click.option("--jobs", type=int, default=1, show_default=True, help="Runs at a time.")
+@click.option(
+    "--engine",
+    type=click.Choice(("local", "ray")),
+    default="local",
+    show_default=True,
+    help="Processes of this machine, or a Ray cluster (neuralmark[ray]).",
+)
+@options.json_option
+@click.pass_context
+def run(
+    ctx: click.Context,
+    names: tuple[str, ...],
+    preset: str,
+    data: Path | None,
+    results: Path,
+    jobs: int,
+    engine: str,
+    as_json: bool,
+) -> None:
+    """Run experiments (or `all`). Finished runs are skipped, killed ones resume."""
+    from neuralmark.errors import ParameterError
+    from neuralmark.lab.preset import load_preset
+    from neuralmark.lab.runner import DONE, carry_out
+    from neuralmark.lab.store import Store
+
+    if jobs < 1:
+        raise ParameterError(f"jobs must be 1 or more, not {jobs}")
+    scale = load_preset(preset)
+    specs = _specs(names, scale)
+    store = Store.open(results)
+    with _live(as_json) as watch:
+        board = carry_out(specs, store, _engine(engine, store, data, jobs), watch)
+    failures = board.failures()
+    if as_json:
+        output.as_json(
+            {
+                "done": board.count(DONE),
+                "failed": [{"run": f.spec.label, "why": f.why} for f in failures],
+                "results": str(results),
+            }
+        )
+    else:
+        output.note(f"{board.count(DONE)} runs are finished in {results}")
+        for failed in failures:
+            output.note(f"not finished: {failed.spec.label}: {failed.why}")
+    ctx.exit(1 if failures else 0)
+
+
+def _specs(names: tuple[str, ...], scale: "Preset") -> "list[Spec]":
+    from neuralmark.lab import experiments
+
+    chosen = experiments.names() if names == ("all",) else list(names)
+    return [spec for name in chosen for spec in experiments.get(name).runs(scale)]
+
+
+def _engine(name: str, store: Any, data: Path | None, jobs: int) -> Any:
+    from neuralmark.lab.engines import Local, Ray
+    from neuralmark.lab.work import performer
+
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")  # one thread a run: the runs share the cores
+    where = None if data is None else data.resolve()
+    perform = performer(store, where)
+    return Ray(perform, jobs) if name == "ray" else Local(perform, jobs)
+
+
+@contextmanager
+def _live(quiet: bool) -> "Iterator[Callable[[Board], None]]":
+    """A live table of what runs, is done, remains; a line a run in a pipe."""
+    seen: set[str] = set()
+
+    def say(board: "Board") -> None:
+        for name, progress in board.runs.items():
+            if progress.state not in ("waiting", "running") and name not in seen:
+                seen.add(name)
+                if not quiet:
+                    click.echo(f"{progress.state:8} {progress.spec.label}", err=True)
+
+    if quiet or not sys.stderr.isatty():
+        yield say
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
+        yield lambda board: live.update(_table(board))
+
+
+def _table(board: "Board") -> Any:
+    from rich.table import Table
+
+    counts = ", ".join(
+        f"{board.count(state)} {state}"
+        for state in ("done", "running", "waiting", "failed", "skipped")
+        if board.count(state)
+    )
+    table = Table(title=counts, box=None, title_justify="left")
+    table.add_column("run")
+    table.add_column("progress", justify="right")
+    for progress in board.runs.values():
+        if progress.state == "running":
+            share = f"{progress.done}/{progress.total}" if progress.total else "…"
+            table.add_row(progress.spec.label, share)
+    return table
+
+
+@command.command("report")
+@preset_option
+@results_option
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=options.PATH,
+    default=Path("lab-report"),
+    show_default=True,
+    help="Folder for the page, Markdown, LaTeX tables and figures.",
+)
+@options.json_option
+def report(preset: str, results: Path, folder: Path, as_json: bool) -> None:
+    """Write every table and figure that has rows, the paper's values beside ours."""
+    from neuralmark.lab.preset import load_preset
+    from neuralmark.lab.store import Store
+    from neuralmark.reports.lab import write_report
+
+    written = write_report(load_preset(preset), list(Store.open(results).rows()), folder)
+    if as_json:
+        output.as_json({"files": [str(path) for path in written]})
+        return
+    output.note(f"{len(written)} files written to {folder}; open {folder / 'index.html'}")

@@ -1,0 +1,231 @@
+"""The contract of an experiment: which runs it needs, and what their rows become.
+
+An experiment is one file in this folder with one class that derives from `Experiment`. `runs` is a
+pure function of the preset; `tables` and `figures` are pure functions of the rows.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from neuralmark.lab.preset import Preset
+from neuralmark.lab.spec import Assault, Marking, Spec, Training, Value, identity, settings
+from neuralmark.lab.store import Row
+
+SCHEMES = ("clean", "neuralmark", "vanillamark", "greedymark", "votemark")
+MARKS = SCHEMES[1:]
+TITLES = {
+    "clean": "Clean",
+    "neuralmark": "NeuralMark",
+    "vanillamark": "VanillaMark",
+    "greedymark": "GreedyMark",
+    "votemark": "VoteMark*",
+}
+"""VoteMark is a reconstruction: the star says so in every table."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value of a table, the paper's beside it, and whether they contradict each other."""
+
+    ours: str
+    paper: str = ""
+    contradicts: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in the paper's form."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell | str, ...], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A labelled line of a figure."""
+
+    label: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: lines over one axis."""
+
+    title: str
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    note: str = ""
+
+
+class Results:
+    """Rows by the run that made them."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        """All rows of a results folder."""
+        self._rows = {row["run"]: row for row in rows}
+
+    def of(self, specs: Sequence[Spec]) -> list[Row]:
+        """The rows of these runs; those that are not finished are left out."""
+        found = (self._rows.get(identity(spec)) for spec in specs)
+        return [row for row in found if row is not None]
+
+    def one(self, spec: Spec) -> Row | None:
+        """The row of a run, or None."""
+        return self._rows.get(identity(spec))
+
+    def values(self, specs: Sequence[Spec], name: str) -> list[float]:
+        """One figure of several runs (seeds): those that are there."""
+        return [float(row[name]) for row in self.of(specs) if row.get(name) is not None]
+
+
+class Experiment(ABC):
+    """Base of all experiments."""
+
+    answers: ClassVar[str]
+    """The question it answers, in one line."""
+    paper: ClassVar[str] = ""
+    """Where the paper has it."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it is found: that of its file."""
+        return type(self).__module__.rpartition(".")[2].replace("_", "-")
+
+    @abstractmethod
+    def runs(self, preset: Preset) -> list[Spec]:
+        """All runs that it needs at this scale."""
+
+    def tables(self, preset: Preset, results: Results) -> list[Table]:
+        """Its tables, from the rows that are there."""
+        return []
+
+    def figures(self, preset: Preset, results: Results) -> list[Figure]:
+        """Its figures, from the rows that are there."""
+        return []
+
+
+def marking(
+    scheme: str, preset: Preset, changes: Mapping[str, Any] | None = None
+) -> Marking | None:
+    """How a scheme's mark is trained in at this scale; None for Clean."""
+    if scheme == "clean":
+        return None
+    strength = preset.training.strength
+    if scheme == "greedymark":
+        strength = preset.training.greedy_strength
+    sizes: dict[str, Any] = dict(preset.key) if scheme == "neuralmark" else {}
+    return replace(Marking(scheme, strength=strength, **sizes), **(changes or {}))
+
+
+def training(
+    preset: Preset,
+    data: str,
+    scheme: str,
+    *,
+    architecture: str = "",
+    seed: int = 0,
+    changes: Mapping[str, Any] | None = None,
+) -> Training:
+    """A model of the preset's scale; the same call gives the same run to all experiments."""
+    scale = preset.training
+    main = architecture or scale.main
+    return Training(
+        architecture=main,
+        data=data,
+        epochs=scale.epochs,
+        rate=scale.rate,
+        batch=scale.batch,
+        images=scale.images,
+        test_images=scale.test_images,
+        seed=seed,
+        mark=marking(scheme, preset, changes),
+        options=scale.options if main == scale.main else (),
+    )
+
+
+def assault(
+    preset: Preset,
+    victim: Training,
+    attack: str,
+    chosen: Mapping[str, Value],
+    *,
+    data: str = "",
+    tensors: tuple[str, ...] = (),
+) -> Assault:
+    """An attack at the preset's scale; `chosen` are its settings."""
+    return Assault(
+        victim,
+        attack,
+        settings(**chosen),
+        data=data,
+        images=preset.attack.images,
+        tensors=tensors,
+        seed=victim.seed,
+    )
+
+
+def course(preset: Preset, rate: float | None = None) -> dict[str, Value]:
+    """How long and how fast attackers train at this scale."""
+    scale = preset.attack
+    chosen = scale.rate if rate is None else rate
+    return {"rate": float(chosen), "epochs": scale.epochs, "batch": scale.batch}
+
+
+def percent(values: Sequence[float], digits: int = 2) -> str:
+    """The mean of the seeds in percent, with their deviation where there are several."""
+    if not values:
+        return "–"
+    mean = 100 * sum(values) / len(values)
+    if len(values) == 1:
+        return f"{mean:.{digits}f}"
+    spread = (sum((100 * v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5
+    return f"{mean:.{digits}f} ± {spread:.{digits}f}"
+
+
+def overwriting(
+    preset: Preset,
+    direction: tuple[str, str],
+    scheme: str,
+    seed: int,
+    *,
+    weight: float = 1.0,
+    rate: float | None = None,
+    rounds: int | None = None,
+) -> Assault:
+    """One overwriting attack; its weight is in units of the owner's strength."""
+    source, target = direction
+    changes = {} if rounds is None else {"rounds": rounds}
+    victim = training(preset, source, scheme, seed=seed, changes=changes)
+    strength = 1.0 if victim.mark is None else victim.mark.strength
+    chosen = {"weight": float(weight) * strength, **course(preset, rate)}
+    return assault(preset, victim, "overwrite", chosen, data=target)
+
+
+def finetuning(
+    preset: Preset, direction: tuple[str, str], scheme: str, seed: int, *, scope: str, rate: float
+) -> Assault:
+    """One fine-tuning attack with a new classifier."""
+    source, target = direction
+    victim = training(preset, source, scheme, seed=seed)
+    tensors = marked_tensors(victim.architecture) if scheme == "clean" else ()
+    chosen = {"scope": scope, **course(preset, rate)}
+    return assault(preset, victim, "finetune", chosen, data=target, tensors=tensors)
+
+
+def pruning(preset: Preset, victim: Training, share: float) -> Assault:
+    """A share of the marked layer set to zero at random."""
+    tensors = marked_tensors(victim.architecture)
+    return assault(preset, victim, "prune", {"how": "random", "share": share}, tensors=tensors)
+
+
+def marked_tensors(architecture: str) -> tuple[str, ...]:
+    """The tensors that an architecture marks by default."""
+    from neuralmark import zoo
+
+    return tuple(zoo.architecture(architecture).marked)

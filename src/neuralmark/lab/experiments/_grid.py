@@ -1,0 +1,153 @@
+"""Experiments that are a grid: directions, points of a sweep, schemes; one attack in each cell."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from neuralmark.lab.experiments._base import (
+    MARKS,
+    TITLES,
+    Cell,
+    Experiment,
+    Figure,
+    Line,
+    Results,
+    Table,
+    percent,
+)
+from neuralmark.lab.experiments._paper import Pair
+from neuralmark.lab.preset import Preset
+from neuralmark.lab.spec import Assault, Spec
+
+BOUNDARY = 227 / 256
+
+Direction = tuple[str, str]
+CIFAR: tuple[Direction, ...] = (
+    ("cifar100", "cifar10"),
+    ("cifar10", "cifar100"),
+    ("digits", "digits"),
+)
+
+
+class AttackGrid(Experiment):
+    """A table of accuracy (detection rate): one row a point, one column a scheme."""
+
+    axis: ClassVar[str]
+    """What the points count: the head of the first column, and the x axis of figures."""
+    heading: ClassVar[str]
+    """What the table shows; the direction is put behind it."""
+    schemes: ClassVar[tuple[str, ...]] = MARKS
+    drawn: ClassVar[bool] = False
+    """Whether the rates are also drawn over the points."""
+    note: ClassVar[str] = ""
+
+    @abstractmethod
+    def points(self, preset: Preset) -> Sequence[float]:
+        """The points of the sweep."""
+
+    @abstractmethod
+    def attack(
+        self, preset: Preset, direction: Direction, scheme: str, point: float, seed: int
+    ) -> Assault:
+        """The attack of one cell, for one seed."""
+
+    def reference(self, direction: Direction, point: float, scheme: str) -> Pair | None:
+        """What the paper has in this cell."""
+        return None
+
+    def directions(self, preset: Preset) -> list[Direction]:
+        """From which data set to which."""
+        return [direction for direction in preset.training.directions if direction in CIFAR]
+
+    def runs(self, preset: Preset) -> list[Spec]:
+        """Every cell, for every seed."""
+        return [
+            spec
+            for direction in self.directions(preset)
+            for scheme in self.schemes
+            for point in self.points(preset)
+            for spec in self.cell(preset, direction, scheme, point)
+        ]
+
+    def cell(
+        self, preset: Preset, direction: Direction, scheme: str, point: float
+    ) -> list[Assault]:
+        """The runs of one cell, one for each seed."""
+        seeds = preset.training.seeds
+        return [self.attack(preset, direction, scheme, point, seed) for seed in seeds]
+
+    def tables(self, preset: Preset, results: Results) -> list[Table]:
+        """One table a direction, as in the paper."""
+        return [
+            Table(
+                f"{self.heading}, {arrow(direction)}: accuracy (detection rate)",
+                (self.axis, *(TITLES[scheme] for scheme in self.schemes)),
+                tuple(
+                    (
+                        f"{point:g}",
+                        *(
+                            filled(
+                                results,
+                                self.cell(preset, direction, scheme, point),
+                                self.reference(direction, point, scheme),
+                            )
+                            for scheme in self.schemes
+                        ),
+                    )
+                    for point in self.points(preset)
+                ),
+                note=self.note,
+            )
+            for direction in self.directions(preset)
+        ]
+
+    def figures(self, preset: Preset, results: Results) -> list[Figure]:
+        """Detection rate over the points, one line a scheme."""
+        if not self.drawn:
+            return []
+        return [
+            Figure(
+                f"{self.heading}, {arrow(direction)}",
+                self.axis,
+                "detection rate (%)",
+                tuple(
+                    Line(TITLES[scheme], line)
+                    for scheme in self.schemes
+                    if (line := self._line(preset, results, direction, scheme))
+                ),
+            )
+            for direction in self.directions(preset)
+        ]
+
+    def _line(
+        self, preset: Preset, results: Results, direction: Direction, scheme: str
+    ) -> tuple[tuple[float, float], ...]:
+        found = []
+        for point in self.points(preset):
+            rates = results.values(self.cell(preset, direction, scheme, point), "rate")
+            if rates:
+                found.append((float(point), 100 * sum(rates) / len(rates)))
+        return tuple(found)
+
+
+def arrow(direction: Direction) -> str:
+    """From where to where."""
+    source, target = direction
+    return source if source == target else f"{source} to {target}"
+
+
+def filled(results: Results, specs: Sequence[Assault], paper: Pair | None) -> Cell | str:
+    """Accuracy (rate), the paper's beside it; marked when one keeps the mark and the other not."""
+    rates = results.values(specs, "rate")
+    accuracies = results.values(specs, "accuracy")
+    if not rates and not accuracies:
+        return "–"
+    ours = percent(accuracies) + (f" ({percent(rates)})" if rates else "")
+    if paper is None:
+        return Cell(ours)
+    accuracy, rate = paper
+    theirs = "" if accuracy is None else f"{accuracy:.2f}"
+    if rate is None or not rates:
+        return Cell(ours, theirs)
+    kept = sum(rates) / len(rates) >= BOUNDARY
+    return Cell(ours, f"{theirs} ({rate:.2f})", contradicts=kept != (rate / 100 >= BOUNDARY))

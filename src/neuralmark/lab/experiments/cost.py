@@ -1,0 +1,44 @@
+"""What each scheme adds to the time of a training step (F.8)."""
+
+from typing import ClassVar
+
+from neuralmark.lab.experiments._base import Cell, Experiment, Results, Table
+from neuralmark.lab.experiments._paper import EPOCH_SECONDS
+from neuralmark.lab.preset import Preset
+from neuralmark.lab.spec import Probe, Settings, Spec, settings
+
+CASES: dict[str, Settings] = {
+    **{f"neuralmark R={r}": settings(scheme="neuralmark", rounds=r) for r in (1, 2, 3, 4)},
+    "vanillamark": settings(scheme="vanillamark"),
+    "greedymark": settings(scheme="greedymark"),
+    "votemark": settings(scheme="votemark"),
+}
+
+
+class Cost(Experiment):
+    """Steps with the mark and clean steps, taken in turn in one process."""
+
+    answers: ClassVar[str] = "what does a mark cost in time, by scheme and rounds?"
+    paper: ClassVar[str] = "F.8"
+
+    def runs(self, preset: Preset) -> list[Spec]:
+        """One measurement for each case."""
+        return [_run(preset, case) for case in CASES]
+
+    def tables(self, preset: Preset, results: Results) -> list[Table]:
+        """Time over that of a clean step; the paper's over its clean epoch."""
+        clean = EPOCH_SECONDS["clean"]
+        rows = []
+        for case in CASES:
+            row = results.one(_run(preset, case))
+            ours = "–" if row is None else f"{row['ratio']:.3f}"
+            rows.append((case, Cell(ours, f"{EPOCH_SECONDS[case] / clean:.3f}")))
+        note = "ours: the median step over the median clean step; the paper's: epochs on a GPU"
+        return [Table("Time over Clean", ("scheme", "ratio"), tuple(rows), note)]
+
+
+def _run(preset: Preset, case: str) -> Probe:
+    scale = preset.training
+    given = dict(CASES[case]) | dict(scale.options)
+    given |= {"architecture": scale.main, "batch": scale.batch, "repeats": 15}
+    return Probe("cost", settings(**given))

@@ -1,0 +1,48 @@
+"""Accuracy of Clean and NeuralMark by architecture, on CIFAR-100 (table 2)."""
+
+from typing import ClassVar
+
+from neuralmark.lab.experiments._base import Cell, Experiment, Results, Table, percent, training
+from neuralmark.lab.experiments._paper import ARCHITECTURES
+from neuralmark.lab.preset import Preset
+from neuralmark.lab.spec import Spec, Training
+
+DATA = "cifar100"
+TWO = ("clean", "neuralmark")
+
+
+class FidelityArchitectures(Experiment):
+    """The zoo's nine other architectures."""
+
+    answers: ClassVar[str] = "what does a mark cost in accuracy, by architecture?"
+    paper: ClassVar[str] = "table 2"
+
+    def runs(self, preset: Preset) -> list[Spec]:
+        """Clean and NeuralMark for each."""
+        return [
+            spec
+            for architecture in preset.training.zoo
+            for scheme in TWO
+            for spec in _cell(preset, architecture, scheme)
+        ]
+
+    def tables(self, preset: Preset, results: Results) -> list[Table]:
+        """One table."""
+        if not preset.training.zoo:
+            return []
+        rows: list[tuple[Cell | str, ...]] = []
+        for architecture in preset.training.zoo:
+            paper = ARCHITECTURES.get(architecture)
+            cells = []
+            for i, scheme in enumerate(TWO):
+                found = results.values(_cell(preset, architecture, scheme), "accuracy")
+                cells.append(Cell(percent(found), f"{paper[i]:.2f}" if paper else ""))
+            rows.append((architecture, *cells))
+        return [
+            Table("Accuracy by architecture", ("architecture", "Clean", "NeuralMark"), tuple(rows))
+        ]
+
+
+def _cell(preset: Preset, architecture: str, scheme: str) -> list[Training]:
+    seeds = preset.training.seeds
+    return [training(preset, DATA, scheme, architecture=architecture, seed=seed) for seed in seeds]

@@ -1,0 +1,69 @@
+"""Other layers, and all layers at once (F.6)."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from neuralmark.lab.experiments._base import Cell, Experiment, Results, Table, percent, training
+from neuralmark.lab.preset import Preset
+from neuralmark.lab.spec import Spec, Training
+
+LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "resnet18": (
+        ("layer2.1.conv2.weight",),
+        ("layer3.0.conv2.weight",),
+        ("layer3.1.conv1.weight",),
+        ("layer4.0.conv2.weight",),
+        (
+            "layer2.1.conv2.weight",
+            "layer3.0.conv2.weight",
+            "layer3.1.conv1.weight",
+            "layer4.0.conv2.weight",
+        ),
+    ),
+    "smallcnn": (("conv3.weight",), ("conv4.weight",), ("conv3.weight", "conv4.weight")),
+}
+"""Tensors that hold a default key, and all of them as one mark. The paper does not name its own."""
+
+PAPER = (76.51, 76.68, 76.30, 76.73, 75.86)
+
+
+class Layers(Experiment):
+    """The mark in one layer after another, and in all of them."""
+
+    answers: ClassVar[str] = "does it matter which layer carries the mark?"
+    paper: ClassVar[str] = "F.6"
+
+    def runs(self, preset: Preset) -> list[Spec]:
+        """Every choice and seed."""
+        return [spec for tensors in _choices(preset) for spec in _cell(preset, tensors)]
+
+    def tables(self, preset: Preset, results: Results) -> list[Table]:
+        """Accuracy and rate by choice; the paper's layers are not named, so only the last fits."""
+        rows = []
+        choices = _choices(preset)
+        for i, tensors in enumerate(choices):
+            specs = _cell(preset, tensors)
+            last = i == len(choices) - 1 and preset.training.main == "resnet18"
+            rows.append(
+                (
+                    " + ".join(tensors),
+                    Cell(
+                        percent(results.values(specs, "accuracy")), f"{PAPER[-1]}" if last else ""
+                    ),
+                    Cell(percent(results.values(specs, "rate"))),
+                )
+            )
+        note = f"the paper's four unnamed layers: {', '.join(map(str, PAPER[:4]))}"
+        return [Table("Marked layer", ("tensors", "accuracy", "detection rate"), tuple(rows), note)]
+
+
+def _choices(preset: Preset) -> tuple[tuple[str, ...], ...]:
+    return LAYERS.get(preset.training.main, ())
+
+
+def _cell(preset: Preset, tensors: tuple[str, ...]) -> list[Training]:
+    data = preset.training.datasets[:2][-1]
+    return [
+        replace(training(preset, data, "neuralmark", seed=seed), tensors=tensors)
+        for seed in preset.training.seeds
+    ]

@@ -1,0 +1,50 @@
+"""The length of the watermark, from 64 to 2048 bits (F.7)."""
+
+from typing import ClassVar
+
+from neuralmark.lab.experiments._base import Cell, Experiment, Results, Table, percent, training
+from neuralmark.lab.experiments._paper import LENGTHS
+from neuralmark.lab.preset import Preset
+from neuralmark.lab.spec import Spec, Training
+
+
+class Length(Experiment):
+    """k = max(512, 2n) pools, so that long marks can be written at all."""
+
+    answers: ClassVar[str] = "what does a longer watermark cost?"
+    paper: ClassVar[str] = "F.7"
+
+    def runs(self, preset: Preset) -> list[Spec]:
+        """Every length and seed."""
+        return [spec for bits in preset.sweeps.lengths for spec in _cell(preset, bits)]
+
+    def tables(self, preset: Preset, results: Results) -> list[Table]:
+        """Accuracy and rate by length; below 129 bits nothing can be proven."""
+        rows = []
+        for bits in preset.sweeps.lengths:
+            specs = _cell(preset, bits)
+            theirs = LENGTHS.get(bits)
+            rows.append(
+                (
+                    str(bits),
+                    Cell(
+                        percent(results.values(specs, "accuracy")),
+                        "" if theirs is None else f"{theirs:.2f}",
+                    ),
+                    Cell(percent(results.values(specs, "rate")), "" if theirs is None else "100"),
+                )
+            )
+        note = "64 and 128 bits can match, but never below 2^-128"
+        return [
+            Table("Watermark length", ("bits", "accuracy", "detection rate"), tuple(rows), note)
+        ]
+
+
+def _cell(preset: Preset, bits: int) -> list[Training]:
+    data = preset.training.datasets[:2][-1]
+    pools = max(dict(preset.key).get("pools", 512), 2 * bits)
+    changes = {"bits": bits, "pools": int(pools)}
+    return [
+        training(preset, data, "neuralmark", seed=seed, changes=changes)
+        for seed in preset.training.seeds
+    ]

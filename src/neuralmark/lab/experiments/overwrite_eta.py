@@ -1,0 +1,33 @@
+"""Overwriting at growing learning rate (table 5, right; F.1)."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from neuralmark.lab.experiments._base import overwriting
+from neuralmark.lab.experiments._grid import AttackGrid, Direction
+from neuralmark.lab.experiments._paper import OVERWRITE_RATES, Pair
+from neuralmark.lab.preset import Preset
+from neuralmark.lab.spec import Assault
+
+
+class OverwriteEta(AttackGrid):
+    """The same attack at λ=1, the learning rate growing until the model breaks."""
+
+    answers: ClassVar[str] = "does a higher learning rate remove the mark before the model breaks?"
+    paper: ClassVar[str] = "table 5 (η), F.1"
+    axis: ClassVar[str] = "η"
+    heading: ClassVar[str] = "Overwriting by η"
+
+    def points(self, preset: Preset) -> Sequence[float]:
+        """The η sweep."""
+        return preset.sweeps.rates
+
+    def attack(
+        self, preset: Preset, direction: Direction, scheme: str, point: float, seed: int
+    ) -> Assault:
+        """At the owner's own strength."""
+        return overwriting(preset, direction, scheme, seed, rate=point)
+
+    def reference(self, direction: Direction, point: float, scheme: str) -> Pair | None:
+        """Tables 5 and F.1."""
+        return OVERWRITE_RATES.get(direction, {}).get(point, {}).get(scheme)

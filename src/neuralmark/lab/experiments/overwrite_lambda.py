@@ -1,0 +1,34 @@
+"""Overwriting at growing weight of the attacker's mark (table 5, left; F.1)."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from neuralmark.lab.experiments._base import overwriting
+from neuralmark.lab.experiments._grid import AttackGrid, Direction
+from neuralmark.lab.experiments._paper import OVERWRITE_WEIGHTS, Pair
+from neuralmark.lab.preset import Preset
+from neuralmark.lab.spec import Assault
+
+
+class OverwriteLambda(AttackGrid):
+    """The scheme's own counterfeit key trained over the owner's, λ growing."""
+
+    answers: ClassVar[str] = "does a stronger counterfeit mark remove the owner's?"
+    paper: ClassVar[str] = "table 5 (λ), F.1"
+    axis: ClassVar[str] = "λ"
+    heading: ClassVar[str] = "Overwriting by λ"
+    note: ClassVar[str] = "λ in units of the owner's own strength"
+
+    def points(self, preset: Preset) -> Sequence[float]:
+        """The λ sweep."""
+        return preset.sweeps.weights
+
+    def attack(
+        self, preset: Preset, direction: Direction, scheme: str, point: float, seed: int
+    ) -> Assault:
+        """At the paper's learning rate."""
+        return overwriting(preset, direction, scheme, seed, weight=point)
+
+    def reference(self, direction: Direction, point: float, scheme: str) -> Pair | None:
+        """Tables 5 and F.1."""
+        return OVERWRITE_WEIGHTS.get(direction, {}).get(point, {}).get(scheme)

@@ -1,0 +1,117 @@
+"""Measurements that need no trained model: overlap of carriers, cost of a step, forging."""
+
+import difflib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from neuralmark import schemes
+from neuralmark.attacks import get, launch
+from neuralmark.core.carriers import Carriers
+from neuralmark.errors import ParameterError
+from neuralmark.keyfile import Key
+
+Row = dict[str, Any]
+Settings = dict[str, Any]
+
+
+def measure(name: str, settings: Settings, seed: int) -> Row:
+    """Make a measurement by name."""
+    if name not in PROBES:
+        near = difflib.get_close_matches(name, PROBES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ParameterError(f"there is no probe {name!r}{hint}")
+    return PROBES[name](settings, seed)
+
+
+def overlap(settings: Settings, seed: int) -> Row:
+    """Share of an owner's carriers that each counterfeit key selects too."""
+    weights, keys = int(settings["weights"]), int(settings["keys"])
+    rounds = int(settings["rounds"])
+    rng = np.random.default_rng(seed)
+
+    def selected() -> np.ndarray:
+        b = rng.integers(0, 2, 256).astype(np.uint8)
+        carriers = Carriers.under(b, rounds, weights, 1)
+        chosen = np.zeros(weights, bool)
+        chosen[carriers.positions()] = True
+        return chosen
+
+    owner = selected()
+    shares = [float((owner & selected()).sum() / owner.sum()) for _ in range(keys)]
+    return {"shares": shares, "mean": float(np.mean(shares)), "carriers": int(owner.sum())}
+
+
+def cost(settings: Settings, seed: int) -> Row:
+    """Time of a training step with a scheme's mark, and of a clean one, taken in turn."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from neuralmark import zoo
+    from neuralmark.training.attach import attach
+
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    options = {"stride": settings["stride"]} if "stride" in settings else {}
+    architecture = zoo.architecture(str(settings["architecture"]), options)
+    model = architecture.build(classes=10)
+    size = architecture.input_size
+    inputs = torch.randn(int(settings["batch"]), *size)
+    labels = torch.randint(0, 10, (len(inputs),))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    chosen = schemes.parameters(str(settings["scheme"]), rounds=settings.get("rounds"))
+    key = Key(chosen, b"", salt=bytes(32), secret=bytes([seed % 256]) * 32)
+
+    def step() -> float:
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+        return time.perf_counter() - start
+
+    step()
+    clean, marked = [], []
+    for _ in range(int(settings["repeats"])):
+        clean.append(step())
+        mark = attach(model, optimizer, key, tensors=list(architecture.marked))
+        step()  # the first builds what the others use
+        marked.append(step())
+        mark.detach()
+    return {
+        "clean": float(np.median(clean)),
+        "marked": float(np.median(marked)),
+        "ratio": float(np.median(marked) / np.median(clean)),
+    }
+
+
+def forge(settings: Settings, seed: int) -> Row:
+    """A forger on a layer that carries no mark."""
+    given = dict(settings)
+    attack, shape = str(given.pop("attack")), tuple(map(int, str(given.pop("shape")).split("x")))
+    count = int(given.pop("count", 1))
+    rng = np.random.default_rng(seed)
+    weights = {
+        f"layers.{i}.weight": (0.02 * rng.standard_normal(shape)).astype(np.float32)
+        for i in range(count)
+    }
+    result = launch(get(attack)(**given), weights, seed=seed)
+    assert result.after is not None
+    return {
+        "matched": result.after.matched,
+        "bits": result.after.bits,
+        "boundary": result.after.boundary,
+        "status": result.after.status,
+        "rate": result.after.rate,
+        "queries": result.queries,
+        "figures": dict(result.figures),
+        "attack_seconds": result.seconds,
+    }
+
+
+PROBES: dict[str, Callable[[Settings, int], Row]] = {
+    "cost": cost,
+    "forge": forge,
+    "overlap": overlap,
+}

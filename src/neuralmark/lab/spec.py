@@ -1,0 +1,191 @@
+"""What a run is: a frozen specification. Its hash names its folder.
+
+Three kinds: a `Training` makes a model (with a mark or without), an `Assault` attacks the model of
+a training, a `Probe` measures something that needs neither. Everything that shapes the numbers is
+in the specification; what does not (where files are, how many processes) is not.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+from neuralmark.core.encoding import canonical_json
+from neuralmark.errors import ParameterError
+
+LAB_VERSION = 1
+"""Changes when the same specification would give other numbers."""
+
+Value = int | float | str
+Settings = tuple[tuple[str, Value], ...]
+"""Names and values, sorted."""
+
+
+def settings(**values: Value) -> Settings:
+    """Settings from keywords.
+
+    >>> settings(share=0.5, how="random")
+    (('how', 'random'), ('share', 0.5))
+    """
+    return tuple(sorted(values.items()))
+
+
+@dataclass(frozen=True)
+class Marking:
+    """A mark to train in: the scheme of its key, and how it is kept."""
+
+    scheme: str = "neuralmark"
+    mode: str = "gradient"
+    strength: float = 1.0
+    bits: int | None = None
+    pools: int | None = None
+    rounds: int | None = None
+    own: Settings = ()
+    number: int = 0
+    """Which key: keys are derived from the run's seed and this number."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model trained from scratch, marked or clean."""
+
+    kind: ClassVar[str] = "training"
+
+    architecture: str
+    data: str
+    epochs: int
+    rate: float
+    batch: int
+    images: int | None = None
+    """At most so many training images (None: all)."""
+    test_images: int | None = None
+    momentum: float = 0.9
+    decay: float = 5e-4
+    seed: int = 0
+    mark: Marking | None = None
+    tensors: tuple[str, ...] = ()
+    """The marked tensors; empty: the architecture's own choice."""
+    options: Settings = ()
+    """Settings of the architecture."""
+
+    @property
+    def needs(self) -> tuple["Spec", ...]:
+        """Runs that must be finished first."""
+        return ()
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        who = "clean" if self.mark is None else self.mark.scheme
+        return f"train {self.architecture} on {self.data}, {who}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Assault:
+    """An attack on the model of a training."""
+
+    kind: ClassVar[str] = "assault"
+
+    victim: Training
+    attack: str
+    settings: Settings = ()
+    data: str = ""
+    """The attacker's data set; empty: the victim's own."""
+    images: int | None = None
+    tensors: tuple[str, ...] = ()
+    """What the attack may touch; empty: every matrix."""
+    seed: int = 0
+
+    @property
+    def needs(self) -> tuple["Spec", ...]:
+        """The victim must be there."""
+        return (self.victim,)
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        with_ = ", ".join(f"{name} {value}" for name, value in self.settings)
+        who = "clean" if self.victim.mark is None else self.victim.mark.scheme
+        return f"{self.attack} on {who} ({self.victim.data}){': ' + with_ if with_ else ''}"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A measurement that needs no trained model: overlap, cost, forging."""
+
+    kind: ClassVar[str] = "probe"
+
+    probe: str
+    settings: Settings = ()
+    seed: int = 0
+
+    @property
+    def needs(self) -> tuple["Spec", ...]:
+        """Nothing."""
+        return ()
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return f"{self.probe}: " + ", ".join(f"{name} {value}" for name, value in self.settings)
+
+
+Spec = Training | Assault | Probe
+_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (Training, Assault, Probe)}
+
+
+def to_dict(spec: Spec) -> dict[str, Any]:
+    """As it stands in a run's folder and in every row."""
+    return {"kind": spec.kind, "lab": LAB_VERSION, **asdict(spec)}
+
+
+def from_dict(data: dict[str, Any]) -> Spec:
+    """Read back what `to_dict` gave."""
+    given = dict(data)
+    kind, version = given.pop("kind", None), given.pop("lab", None)
+    if kind not in _KINDS or version != LAB_VERSION:
+        raise ParameterError(f"a run of kind {kind!r} and version {version!r} is not known here")
+    made: Spec = _built(_KINDS[kind], given)
+    return made
+
+
+def identity(spec: Spec) -> str:
+    """The name of a run's folder: the same specification, the same name."""
+    return hashlib.sha256(canonical_json(_plain(to_dict(spec)))).hexdigest()[:20]
+
+
+def in_order(specs: Iterator[Spec] | list[Spec]) -> list[Spec]:
+    """Each run once, and after all that it needs."""
+    ordered: dict[str, Spec] = {}
+
+    def add(spec: Spec) -> None:
+        for needed in spec.needs:
+            add(needed)
+        ordered.setdefault(identity(spec), spec)
+
+    for spec in specs:
+        add(spec)
+    return list(ordered.values())
+
+
+def _built(cls: type[Any], given: dict[str, Any]) -> Any:
+    known = {each.name for each in fields(cls)}
+    if set(given) - known:
+        raise ParameterError(f"{cls.__name__} has no {sorted(set(given) - known)[0]!r}")
+    values = {name: _tupled(value) for name, value in given.items()}
+    if isinstance(values.get("mark"), dict):
+        values["mark"] = _built(Marking, values["mark"])
+    if isinstance(values.get("victim"), dict):
+        values["victim"] = _built(Training, values["victim"])
+    return cls(**values)
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(_tupled(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back: lists for tuples."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,167 @@
+"""Training from scratch, epoch by epoch, so that a killed run goes on where it stopped.
+
+What is random in an epoch (order, crops, flips) follows from the seed and the epoch's number alone,
+so an interrupted run and an uninterrupted one see the same batches.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neuralmark.records import Claim
+
+if TYPE_CHECKING:
+    import torch
+
+Attach = Callable[["torch.nn.Module", Any], Any]
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a model is trained: SGD, a constant rate."""
+
+    epochs: int
+    rate: float
+    batch: int
+    momentum: float = 0.9
+    decay: float = 5e-4
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The row of a training, and the claim of its mark."""
+
+    row: dict[str, Any]
+    claim: Claim | None
+
+
+def train(
+    model: "torch.nn.Module",
+    data: Any,
+    course: Course,
+    attach: Attach | None,
+    state: Path,
+    notify: Callable[[int, int], None],
+) -> Outcome:
+    """Train the model in place; `state` is where an interrupted run keeps how far it is."""
+    import torch
+
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=course.rate, momentum=course.momentum, weight_decay=course.decay
+    )
+    start = {name: value.detach().clone() for name, value in model.named_parameters()}
+    mark = None if attach is None else attach(model, optimizer)
+    history: list[dict[str, float]] = []
+    if state.exists():
+        history = _resume(model, optimizer, mark, state)
+    for epoch in range(len(history), course.epochs):
+        began = time.perf_counter()
+        loss = _epoch(model, optimizer, data, course, epoch)
+        seconds = time.perf_counter() - began
+        told = {"loss": loss, "accuracy": accuracy(model, data), "seconds": seconds}
+        if mark is not None:
+            now = mark.measure()
+            told |= {"rate": now.rate, "embedding_loss": now.loss, "margin": now.margin}
+        history.append(told)
+        _keep(model, optimizer, mark, history, state)
+        notify(epoch + 1, course.epochs)
+    model.eval()
+    claim = None
+    if mark is not None:
+        mark.detach()
+        claim = mark.claim()
+    return Outcome(_row(model, start, data, history, claim), claim)
+
+
+def _row(
+    model: "torch.nn.Module",
+    start: dict[str, Any],
+    data: Any,
+    history: list[dict[str, float]],
+    claim: Claim | None,
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "accuracy": history[-1]["accuracy"],
+        "rate": history[-1].get("rate"),
+        "classes": data.classes,
+        "history": history,
+        "epoch_seconds": sorted(each["seconds"] for each in history)[len(history) // 2],
+        "seconds": sum(each["seconds"] for each in history),
+    }
+    if claim is not None:
+        names = [name for name, _ in claim.placement]
+        now = dict(model.named_parameters())
+        moved = sum(float((now[n].detach() - start[n]).square().sum()) for n in names)
+        norm = sum(float(start[n].square().sum()) for n in names)
+        row["moved"] = (moved / norm) ** 0.5 if norm else 0.0
+    return row
+
+
+def _epoch(
+    model: "torch.nn.Module", optimizer: Any, data: Any, course: Course, epoch: int
+) -> float:
+    """One pass; gives the mean loss."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    generator = torch.Generator().manual_seed(1_000_003 * course.seed + epoch)
+    torch.manual_seed(1_000_003 * course.seed + epoch)  # dropout and the like
+    model.train()
+    total = count = 0.0
+    for batch in torch.randperm(len(data.train_labels), generator=generator).split(course.batch):
+        inputs = data.augmented(batch, generator)
+        labels = data.train_labels[batch]
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        total += float(loss.detach()) * len(batch)
+        count += len(batch)
+    return total / count
+
+
+def accuracy(model: "torch.nn.Module", data: Any) -> float:
+    """Share of the test images that the model gets right."""
+    import torch
+
+    was = model.training
+    model.eval()
+    right = 0
+    with torch.no_grad():
+        for batch in torch.arange(len(data.test_labels)).split(256):
+            found = model(data.tested(batch)).argmax(1)
+            right += int((found == data.test_labels[batch]).sum())
+    model.train(was)
+    return right / len(data.test_labels)
+
+
+def _keep(model: Any, optimizer: Any, mark: Any, history: Any, path: Path) -> None:
+    """How far the run is, written beside and renamed."""
+    import torch
+
+    beside = path.with_suffix(".part")
+    torch.save(
+        {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "mark": None if mark is None else mark.state_dict(),
+            "history": history,
+        },
+        beside,
+    )
+    beside.replace(path)
+
+
+def _resume(model: Any, optimizer: Any, mark: Any, path: Path) -> list[dict[str, float]]:
+    import torch
+
+    kept = torch.load(path, weights_only=True)
+    model.load_state_dict(kept["model"])
+    optimizer.load_state_dict(kept["optimizer"])
+    if mark is not None:
+        mark.load_state_dict(kept["mark"])
+    history: list[dict[str, float]] = kept["history"]
+    return history

@@ -1,0 +1,220 @@
+"""Carrying out one run: train, attack or measure; resumes from what a killed one had saved."""
+
+import hashlib
+import platform
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralmark import attacks, schemes
+from neuralmark._version import __version__
+from neuralmark.core.key import Parameters
+from neuralmark.errors import ParameterError
+from neuralmark.keyfile import Key
+from neuralmark.lab import probes
+from neuralmark.lab.spec import Assault, Marking, Probe, Spec, Training
+from neuralmark.lab.store import Row, Store
+from neuralmark.records import Claim
+
+if TYPE_CHECKING:
+    import torch
+
+Notify = Callable[[int, int], None]
+
+BINS = 101
+"""Bins of the marked layer's weights, for the figure of distributions."""
+
+
+def performer(store: Store, data: Path | None) -> Callable[[Spec, Notify], None]:
+    """What an engine calls with each run."""
+    return partial(perform, store, data)
+
+
+def perform(store: Store, data: Path | None, spec: Spec, notify: Notify) -> None:
+    """Carry out a run and write its row; does nothing where there is one."""
+    if store.row(spec) is not None:
+        return
+    start = time.perf_counter()
+    if isinstance(spec, Training):
+        row = _train(store, data, spec, notify)
+    elif isinstance(spec, Assault):
+        row = _assault(store, data, spec, notify)
+    else:
+        row = _probe(spec)
+    row.setdefault("seconds", time.perf_counter() - start)
+    store.finish(spec, {**row, "versions": versions()})
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were made with."""
+    import torch
+
+    return {
+        "neuralmark": __version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def key_for(spec: Training, number: int | None = None) -> Key:
+    """The key of a run: from its seed, so that a resumed run has the same."""
+    marking = spec.mark or Marking("clean")
+    chosen = _parameters(spec, marking)
+    which = f"neuralmark lab key {spec.seed} {marking.number if number is None else number}"
+    digest = hashlib.sha256(which.encode()).digest()
+    return Key(chosen, b"", salt=hashlib.sha256(digest).digest(), secret=digest)
+
+
+def _parameters(spec: Training, marking: Marking) -> Parameters:
+    from neuralmark import zoo
+
+    bits, pools, rounds = marking.bits, marking.pools, marking.rounds
+    default = zoo.architecture(spec.architecture).parameters
+    if marking.scheme in ("neuralmark", "clean"):
+        bits = default.bits if bits is None else bits
+        rounds = default.rounds if rounds is None else rounds
+        if pools is None and bits == default.bits:
+            pools = default.pools
+    return schemes.parameters(
+        marking.scheme, bits=bits or default.bits, pools=pools, rounds=rounds, own=dict(marking.own)
+    )
+
+
+def _built(spec: Training, classes: int) -> "tuple[torch.nn.Module, tuple[str, ...]]":
+    from neuralmark import zoo
+
+    architecture = zoo.architecture(spec.architecture, dict(spec.options))
+    model = architecture.build(classes=classes)
+    return model, spec.tensors or architecture.marked
+
+
+def _train(store: Store, folder: Path | None, spec: Training, notify: Notify) -> Row:
+    import torch
+
+    from neuralmark import zoo
+    from neuralmark.lab.training import Course, train
+
+    torch.set_num_threads(1)
+    data = zoo.data(spec.data, folder, limit=spec.images, test_limit=spec.test_images)
+    torch.manual_seed(spec.seed)
+    model, tensors = _built(spec, data.classes)
+    home = store.folder(spec)
+    outcome = train(
+        model,
+        data,
+        Course(spec.epochs, spec.rate, spec.batch, spec.momentum, spec.decay, spec.seed),
+        _attached(spec, tensors),
+        home / "state.pt",
+        notify,
+    )
+    row = outcome.row
+    row["data"] = {"name": data.name, "digest": data.digest, "note": data.note}
+    row["distribution"] = _distribution(model, tensors)
+    _save(model, home / "model.safetensors")
+    if outcome.claim is not None:
+        outcome.claim.save(home / "claim.json", overwrite=True)
+    return row
+
+
+def _attached(spec: Training, tensors: tuple[str, ...]) -> Any:
+    if spec.mark is None:
+        return None
+    from neuralmark.training.attach import attach as attach_to
+
+    marking = spec.mark
+
+    def attach(model: "torch.nn.Module", optimizer: Any) -> Any:
+        return attach_to(
+            model,
+            optimizer,
+            key_for(spec),
+            tensors=list(tensors),
+            mode=marking.mode,
+            strength=marking.strength,
+        )
+
+    return attach
+
+
+def _distribution(model: "torch.nn.Module", tensors: tuple[str, ...]) -> Row:
+    """Counts of the marked tensors' weights between -4 and 4 deviations."""
+    values = np.concatenate(
+        [model.get_parameter(name).detach().double().reshape(-1).numpy() for name in tensors]
+    )
+    deviation = float(values.std()) or 1.0
+    counts, _ = np.histogram(values / deviation, np.linspace(-4, 4, BINS + 1))
+    return {"counts": counts.tolist(), "deviation": deviation, "mean": float(values.mean())}
+
+
+def _save(model: "torch.nn.Module", path: Path) -> None:
+    from safetensors.torch import save_file
+
+    beside = path.with_suffix(".part")
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, beside)
+    beside.replace(path)
+
+
+def victim_of(store: Store, folder: Path | None, spec: Training) -> "torch.nn.Module":
+    """The model that a training left."""
+    import torch
+    from safetensors.torch import load_file
+
+    state = load_file(store.folder(spec) / "model.safetensors")
+    row = store.row(spec)
+    if row is None:
+        raise ParameterError(f"{spec.label} is not finished")
+    torch.manual_seed(spec.seed)
+    model, _ = _built(spec, int(row["classes"]))
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def _assault(store: Store, folder: Path | None, spec: Assault, notify: Notify) -> Row:
+    import torch
+
+    from neuralmark import zoo
+
+    torch.set_num_threads(1)
+    attack = attacks.get(spec.attack)(**dict(spec.settings))
+    victim = spec.victim
+    model = victim_of(store, folder, victim)
+    images = spec.images if spec.images is not None else victim.images
+    source = zoo.data(spec.data or victim.data, folder, limit=images, test_limit=victim.test_images)
+    home = store.folder(victim)
+    key = None if victim.mark is None else key_for(victim)
+    claim = None if key is None else Claim.load(home / "claim.json")
+    result = attacks.launch(
+        attack,
+        model,
+        key,
+        claim=claim,
+        tensors=list(spec.tensors) or None,
+        data=None if attack.kind == "key" else source.as_data(),
+        seed=spec.seed,
+        demand=False,
+        progress=lambda what, done, total: notify(done, total),
+    )
+    told = result.to_dict()
+    return {
+        "accuracy": result.accuracy_after,
+        "rate": None if result.after is None else result.after.rate,
+        "matched": None if result.after is None else result.after.matched,
+        "status": None if result.after is None else result.after.status,
+        "survived": result.survived,
+        "unreadable": result.unreadable,
+        "change": told["change"],
+        "figures": told["figures"],
+        "steps": result.steps,
+        "queries": result.queries,
+        "attack_seconds": result.seconds,
+        "data": {"name": source.name, "digest": source.digest, "note": source.note},
+    }
+
+
+def _probe(spec: Probe) -> Row:
+    return probes.measure(spec.probe, dict(spec.settings), spec.seed)
