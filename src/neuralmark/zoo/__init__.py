@@ -1,0 +1,94 @@
+"""The networks and data sets of the paper, by name.
+
+    from neuralmark import zoo
+    network = zoo.architecture("resnet18")
+    data = zoo.data("cifar100", "/data")
+    model = network.build(classes=data.classes)
+    mark = neuralmark.attach(model, optimizer, key, tensors=network.marked)
+
+One file each, in `models/` and `sets/`. Third parties register a class that derives from
+`Architecture` or `Source` under the entry point groups `neuralmark.architectures` and
+`neuralmark.datasets`. Nothing here loads torch before it is needed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from neuralmark.errors import ParameterError
+from neuralmark.zoo._architecture import Architecture
+from neuralmark.zoo._data import DataSet, augment, normalise
+from neuralmark.zoo._registry import Registry, unknown
+from neuralmark.zoo._source import Source
+
+__all__ = [
+    "Architecture",
+    "DataSet",
+    "Source",
+    "architecture",
+    "architectures",
+    "augment",
+    "data",
+    "datasets",
+    "normalise",
+    "source",
+]
+
+_models: Registry[Architecture] = Registry(
+    f"{__name__}.models",
+    Architecture,  # type: ignore[type-abstract]
+    "architecture",
+    "neuralmark.architectures",
+)
+_sets: Registry[Source] = Registry(
+    f"{__name__}.sets",
+    Source,  # type: ignore[type-abstract]
+    "data set",
+    "neuralmark.datasets",
+)
+
+
+def architectures() -> list[str]:
+    """The names of all architectures."""
+    return _models.names()
+
+
+def architecture(name: str, options: Mapping[str, Any] | None = None) -> Architecture:
+    """The architecture of this name; unknown names and options are errors that suggest.
+
+    >>> architecture("smallcnn", {"stride": 2}).marked
+    ('conv4.weight',)
+    """
+    found = _models.get(name)
+    known = [field.name for field in fields(found)]
+    for option in options or {}:
+        if option not in known:
+            raise ParameterError(f"{found.name} has no option {unknown(str(option), known)}")
+    return found(**options or {})
+
+
+def datasets() -> list[str]:
+    """The names of all data sets."""
+    return _sets.names()
+
+
+def source(name: str) -> Source:
+    """Where a data set is read from, with its home and its layout."""
+    return _sets.get(name)()
+
+
+def data(
+    name: str,
+    folder: str | Path | None = None,
+    *,
+    limit: int | None = None,
+    test_limit: int | None = None,
+    download: bool = False,
+) -> DataSet:
+    """Read a data set from a folder; with `download`, fetch it there first if it is missing.
+
+    `limit` and `test_limit` keep the first images in the order of the files; of sets that have a
+    folder for each class, the classes take turns.
+    """
+    return source(name).load(folder, limit, test_limit, download)

@@ -1,0 +1,111 @@
+"""Images as tensors, and what is done to a batch of them: crops, flips, normalising."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from neuralmark.errors import ParameterError
+
+if TYPE_CHECKING:
+    import torch
+
+    from neuralmark.attacks import Data
+
+PADDING = 4
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """A data set in memory: images as uint8 (N, C, H, W), labels as int64."""
+
+    name: str
+    train_images: "torch.Tensor"
+    train_labels: "torch.Tensor"
+    test_images: "torch.Tensor"
+    test_labels: "torch.Tensor"
+    classes: int
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    """Of the pixels by channel, on a scale from 0 to 1."""
+    padding: int = PADDING
+    flip: bool = True
+    """What augmentation does: how far a crop may move, and whether it may be mirrored."""
+    note: str = ""
+    """What is not as in the published set, such as '20,000 of 50,000 training images'."""
+    digest: str = ""
+    """SHA-256 of all images and labels."""
+
+    def augmented(self, index: "torch.Tensor", generator: "torch.Generator") -> "torch.Tensor":
+        """Training images of these numbers, cropped and flipped at random, normalised."""
+        images = augment(self.train_images[index], generator, self.padding, self.flip)
+        return normalise(images, self.mean, self.deviation)
+
+    def trained(self, index: "torch.Tensor") -> "torch.Tensor":
+        """Training images of these numbers, normalised only."""
+        return normalise(self.train_images[index], self.mean, self.deviation)
+
+    def tested(self, index: "torch.Tensor") -> "torch.Tensor":
+        """Test images of these numbers, normalised."""
+        return normalise(self.test_images[index], self.mean, self.deviation)
+
+    def as_data(self) -> "Data":
+        """All of it, normalised, as the attacks take it. Four times as large as the images."""
+        from neuralmark.attacks import Data
+
+        train = normalise(self.train_images, self.mean, self.deviation)
+        test = normalise(self.test_images, self.mean, self.deviation)
+        return Data(train, self.train_labels, test, self.test_labels)
+
+
+def digest_of(name: str, *tensors: "torch.Tensor") -> str:
+    """SHA-256 over the name and the shape and content of each tensor."""
+    digest = hashlib.sha256(name.encode())
+    for tensor in tensors:
+        array = tensor.numpy()
+        digest.update(f"\n{array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def normalise(
+    images: "torch.Tensor", mean: Sequence[float], deviation: Sequence[float]
+) -> "torch.Tensor":
+    """Pixels from 0 to 255 as float32 around 0, by channel."""
+    import torch
+
+    if images.dim() != 4 or images.shape[1] != len(mean) or len(mean) != len(deviation):
+        raise ParameterError(
+            f"images must be (N, {len(mean)}, height, width), not {tuple(images.shape)}"
+        )
+    scale = torch.tensor([1 / (255 * each) for each in deviation], device=images.device)
+    shift = torch.tensor(
+        [-m / d for m, d in zip(mean, deviation, strict=True)], device=images.device
+    )
+    form = (1, -1, 1, 1)
+    return torch.addcmul(shift.view(form), images.float(), scale.view(form))
+
+
+def augment(
+    images: "torch.Tensor", generator: "torch.Generator", padding: int = PADDING, flip: bool = True
+) -> "torch.Tensor":
+    """Crop each image at random from itself with a black border, and mirror every other one.
+
+    The whole batch at once; all chance comes from the generator.
+    """
+    import torch
+    from torch.nn.functional import pad
+
+    if images.dim() != 4:
+        raise ParameterError(f"images must be (N, C, height, width), not {tuple(images.shape)}")
+    if padding < 0:
+        raise ParameterError(f"padding must not be negative: {padding}")
+    count, _, height, width = images.shape
+    if padding:
+        down, right = torch.randint(0, 2 * padding + 1, (2, count), generator=generator)
+        windows = pad(images, [padding] * 4).unfold(2, height, 1).unfold(3, width, 1)
+        images = windows[torch.arange(count), :, down, right]
+    if flip:
+        mirrored = torch.rand(count, generator=generator) < 0.5
+        images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(3), images)
+    return images

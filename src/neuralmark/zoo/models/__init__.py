@@ -1,0 +1,1 @@
+"""Architectures, a file each: the file's name is the architecture's, nothing else is edited."""

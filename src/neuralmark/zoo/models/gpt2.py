@@ -1,0 +1,16 @@
+"""GPT-2-S of transformers, with LoRA of peft."""
+
+from dataclasses import dataclass
+
+from neuralmark.zoo.models._gpt2 import GPT2
+
+
+@dataclass(frozen=True)
+class GPT2Small(GPT2):
+    """12 blocks, 768 wide; options as of `GPT2`."""
+
+    name = "gpt2"
+    title = "GPT-2-S"
+    width = 768
+    depth = 12
+    heads = 12

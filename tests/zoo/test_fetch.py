@@ -1,0 +1,203 @@
+"""Fetching: from a real https server on this machine, and what happens without one."""
+
+import hashlib
+import io
+import ssl
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from tests.conftest import one_line
+from tests.zoo import layouts
+
+from neuralmark import zoo
+from neuralmark.errors import MalformedError, MissingDataError, OutputError, UnsafeError
+from neuralmark.zoo import _fetch
+from neuralmark.zoo._fetch import Archive
+
+
+def certificate(folder: Path) -> Path:
+    """A certificate of this machine, signed by itself, with its key in the same file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "certificate.pem"
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        + made.public_bytes(serialization.Encoding.PEM)
+    )
+    return path
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files and says nothing."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+    """The address of a server that this process trusts, and the folder it serves."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    own = certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(own))
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as serving:
+        serving.socket = context.wrap_socket(serving.socket, server_side=True)
+        thread = threading.Thread(target=serving.serve_forever, daemon=True)
+        thread.start()
+        yield f"https://127.0.0.1:{serving.server_address[1]}", folder
+        serving.shutdown()
+        thread.join()
+
+
+def md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def test_a_data_set_is_fetched(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, served = server
+    layouts.cifar10(tmp_path / "made")
+    packed = served / "cifar-10-python.tar.gz"
+    with tarfile.open(packed, "w:gz") as rolls:
+        rolls.add(tmp_path / "made" / "cifar-10-batches-py", "cifar-10-batches-py")
+    archive = Archive(f"{address}/{packed.name}", md5(packed))
+    monkeypatch.setattr(type(zoo.source("cifar10")), "archive", archive)
+    data = zoo.data("cifar10", tmp_path / "data", download=True)
+    assert data.digest == zoo.data("cifar10", tmp_path / "made").digest
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["cifar-10-batches-py"]
+    packed.unlink()
+    assert zoo.data("cifar10", tmp_path / "data", download=True).digest == data.digest
+
+
+def test_an_archive_in_an_archive(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, served = server
+    layouts.caltech(tmp_path / "made" / "101_ObjectCategories", {"anchor": 3, "bass": 4})
+    with tarfile.open(tmp_path / "inner.tar.gz", "w:gz") as rolls:
+        rolls.add(tmp_path / "made" / "101_ObjectCategories", "101_ObjectCategories")
+    packed, inner = served / "caltech-101.zip", "caltech-101/101_ObjectCategories.tar.gz"
+    with zipfile.ZipFile(packed, "w") as book:
+        book.write(tmp_path / "inner.tar.gz", inner)
+    archive = Archive(f"{address}/{packed.name}", md5(packed), inner)
+    monkeypatch.setattr(type(zoo.source("caltech101")), "archive", archive)
+    assert zoo.data("caltech101", tmp_path / "data", download=True).classes == 2
+
+
+def test_a_wrong_sum_leaves_nothing(server: tuple[str, Path], tmp_path: Path) -> None:
+    address, served = server
+    with zipfile.ZipFile(served / "a.zip", "w") as book:
+        book.writestr("file", "abc")
+    with pytest.raises(MalformedError, match="is not what was published"):
+        _fetch.fetch(Archive(f"{address}/a.zip", "0" * 32), tmp_path / "data")
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_an_address_that_is_gone(server: tuple[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match=r"cannot fetch .*gone\.zip"):
+        _fetch.fetch(Archive(f"{server[0]}/gone.zip", ""), tmp_path / "data")
+
+
+def test_a_server_that_nobody_vouches_for(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(MissingDataError, match="CERTIFICATE_VERIFY_FAILED"):
+        _fetch.fetch(Archive(f"{server[0]}/a.zip", ""), tmp_path / "data")
+
+
+def test_download_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nobody listens there
+    for name in ("cifar10", "tinyimagenet"):
+        with pytest.raises(MissingDataError, match=r"cannot fetch https://.* --data DIR") as caught:
+            zoo.data(name, tmp_path / "data", download=True)
+        one_line(caught.value)
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_download_is_not_asked_for_what_is_there(tmp_path: Path) -> None:
+    layouts.cifar10(tmp_path)
+    assert len(zoo.data("cifar10", tmp_path, download=True).train_labels) == 100
+
+
+def test_only_https_is_fetched(tmp_path: Path) -> None:
+    with pytest.raises(UnsafeError, match="only https"):
+        _fetch.fetch(Archive("http://example.org/a.zip", ""), tmp_path)
+
+
+def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot unpack"):
+        _fetch.fetch(Archive("https://example.org/a.zip", ""), tmp_path / "file" / "data")
+
+
+def test_archives_are_unpacked(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as rolls:
+        member = tarfile.TarInfo("inner/file")
+        member.size = 3
+        rolls.addfile(member, io.BytesIO(b"abc"))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as book:
+        book.writestr("inner/file", "abc")
+    for name in ("a.tar.gz", "a.zip"):
+        _fetch.unpack(tmp_path / name, tmp_path / name.replace(".", "-"))
+        assert (tmp_path / name.replace(".", "-") / "inner" / "file").read_bytes() == b"abc"
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "..\\out"])
+def test_archives_do_not_leave_their_folder(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as book:
+        book.writestr(name, "abc")
+    with pytest.raises(UnsafeError, match=r"a\.zip: its member"):
+        _fetch.unpack(tmp_path / "a.zip", tmp_path / "folder")
+    if name.startswith("../"):
+        with tarfile.open(tmp_path / "a.tar", "w") as rolls:
+            rolls.addfile(tarfile.TarInfo(name))
+        with pytest.raises(UnsafeError, match=r"a\.tar: "):
+            _fetch.unpack(tmp_path / "a.tar", tmp_path / "folder")
+    assert not (tmp_path / "out").exists()
+
+
+def test_archives_that_are_damaged_or_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(b"\x1f\x8b\x08 not really")
+    with pytest.raises(MalformedError, match="a damaged archive"):
+        _fetch.unpack(tmp_path / "a.tar.gz", tmp_path / "folder")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as book:
+        book.writestr("file", bytes(1000))
+    monkeypatch.setattr(_fetch, "_MOST", 999)
+    with pytest.raises(UnsafeError, match="unpacks to 1,000 bytes"):
+        _fetch.unpack(tmp_path / "a.zip", tmp_path / "folder")
