@@ -203,8 +203,21 @@ def test_a_reordered_copy_is_taken_for_unrelated_and_wins_nothing(
     ruling = arbitrate(parties, disputed=copy)
     assert ruling.set_aside == ("owner",)
     assert ruling.owner is None
-    assert any("a copy with reordered channels" in reason for reason in ruling.reasons)
+    assert any("a copy with reordered or added channels" in reason for reason in ruling.reasons)
     assert arbitrate(parties).owner is None
+
+
+def test_a_copy_with_idle_channels_wins_nothing(owned: Path, tmp_path: Path) -> None:
+    """Other shapes: nothing can be compared, which is no evidence of being unrelated."""
+    wider = {
+        name: np.concatenate([tensor, gaussian(4, *tensor.shape[1:], seed=5)])
+        for name, tensor in load_file(owned).items()
+    }
+    copy = mark(write(tmp_path / "w.safetensors", wider), THIEF, tmp_path / "copy.safetensors")
+    parties = [Claimant("owner", OWNER, owned), Claimant("thief", THIEF, copy)]
+    ruling = arbitrate(parties, disputed=copy)
+    assert ruling.set_aside == ("owner",)
+    assert ruling.owner is None
 
 
 def test_whoever_chooses_what_to_mark_does_not_choose_what_is_compared(

@@ -106,20 +106,25 @@ class Plan:
     """Tensors that were passed over because they are quantised."""
 
 
+def require_writable(key: Key) -> None:
+    """Refuse a key whose scheme cannot be written without training, or writes nothing."""
+    scheme = schemes.get(key.parameters.scheme)
+    if not scheme.marks:
+        raise ParameterError(f"{scheme.name} writes no mark: it is the control of comparisons")
+    if not scheme.writes:
+        raise ParameterError(
+            f"{scheme.name} cannot be written into a finished model: train it in with"
+            " neuralmark.attach"
+        )
+
+
 def plan(checkpoint: Checkpoint, key: Key, tensors: Sequence[str] | None = None) -> Plan:
     """Choose the tensors and derive the mark; refuses whatever cannot work without reading."""
     if key.kind == "raw":
         raise ParameterError(
             "a raw key can only be checked, never written: make a key with 'neuralmark key new'"
         )
-    scheme = schemes.get(key.parameters.scheme)
-    if not scheme.writes:
-        raise ParameterError(
-            f"{scheme.name} cannot be written into a finished model: train it in with"
-            " neuralmark.attach"
-            if scheme.marks
-            else f"{scheme.name} writes no mark: it is the control of comparisons"
-        )
+    require_writable(key)
     known = catalogue(checkpoint)
     chosen = select(known, tensors) if tensors else auto(known, key.parameters).tensors
     if not chosen:

@@ -171,6 +171,9 @@ def writing(out: Path) -> Iterator[None]:
 
 def write_text(out: Path, text: str, *, overwrite: bool = False, mode: int = 0o644) -> None:
     """Write a small text file in one step."""
+    with writing(out):
+        if not out.name or out.is_dir():
+            raise OutputError(f"{out} is a folder: give the name of a file")
     with replacing(out, overwrite=overwrite) as temporary:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "w", encoding="utf-8") as file:

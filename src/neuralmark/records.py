@@ -197,6 +197,7 @@ class Verdict:
             "rate": self.rate,
             "boundary": self.boundary,
             "bound_log2": self.bound_log2,
+            "bound_holds": self.key_kind == "native",
             "full_match_bound_log2": self.full_match_bound_log2,
             "trials": self.trials,
             "scheme": self.parameters.scheme,

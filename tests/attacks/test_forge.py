@@ -180,3 +180,31 @@ def test_parameters_follow_the_owner() -> None:
     assert result.key is not None
     assert result.key.parameters == key.parameters
     assert Parameters() != key.parameters
+
+
+def test_an_order_is_handed_in_as_a_claim(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    tensors = {f"layers.{i}.weight": gaussian(64, 64, seed=i) for i in range(128)}
+    save_file(tensors, tmp_path / "m.safetensors")
+    model, forged = str(tmp_path / "m.safetensors"), str(tmp_path / "forged.nmkey")
+    made = call("attack", "forge-order", model, "-o", forged)
+    assert made.code == 0, made
+    assert "PASSES THE PUBLISHED CHECK" in made.out
+    seen = call("verify", model, "--key", forged, "--claim", f"{forged}.claim.json", "--json")
+    assert seen.code == 1
+    assert seen.json["status"] == "matches-unproven"
+    assert seen.json["bound_holds"] is False
+    shown = call("verify", model, "--key", forged, "--claim", f"{forged}.claim.json")
+    assert "no bound" in shown.out
+
+
+def test_rewriting_writes_the_model_and_not_the_key(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    save_file(LAYER, tmp_path / "m.safetensors")
+    out = tmp_path / "rewritten.safetensors"
+    made = call("attack", "rewrite", str(tmp_path / "m.safetensors"), "-o", str(out))
+    assert made.code == 0, made
+    assert "change" in made.out
+    assert (load_file(out)["conv.weight"] != LAYER["conv.weight"]).any()

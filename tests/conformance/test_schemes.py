@@ -130,6 +130,8 @@ def test_what_cannot_be_written_says_so(name: str, tmp_path: Path) -> None:
     save_file(network().state_dict(), tmp_path / "m.safetensors")
     with pytest.raises(ParameterError, match=name):
         neuralmark.embed(tmp_path / "m.safetensors", key, tmp_path / "o.safetensors")
+    with pytest.raises(ParameterError, match=name):
+        neuralmark.imprint(network(), key, tensors=[LAYER])
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -216,9 +218,10 @@ def test_too_small_a_tensor_is_refused(name: str) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
     key = key_of(parameters(name))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    if name in ("vanillamark", "votemark"):  # 4 pools: read, but never written
-        with pytest.raises(neuralmark.errors.InfeasibleError):
-            neuralmark.attach(model, optimizer, key, tensors=[LAYER], mode="projection")
+    if name in ("vanillamark", "votemark"):  # 4 pools: can be read, but never written
+        for mode in ("gradient", "projection"):
+            with pytest.raises(neuralmark.errors.InfeasibleError):
+                neuralmark.attach(model, optimizer, key, tensors=[LAYER], mode=mode)
         return
     with pytest.raises(TooFewCarriersError):
         neuralmark.attach(model, optimizer, key, tensors=[LAYER])

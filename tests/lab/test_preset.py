@@ -28,8 +28,8 @@ def test_the_paper_has_the_papers_numbers() -> None:
     preset = load_preset("paper")
     assert (preset.training.epochs, preset.attack.epochs) == (200, 100)
     assert (preset.training.rate, preset.training.batch) == (0.01, 64)
-    assert preset.sweeps.weights == (1, 10, 50, 100, 1000)
-    assert preset.sweeps.rates == (0.001, 0.005, 0.01, 0.1, 1)
+    assert list(preset.sweeps.weights) == [1, 10, 50, 100, 1000]
+    assert list(preset.sweeps.rates) == [0.001, 0.005, 0.01, 0.1, 1]
     assert len(preset.training.seeds) == 3
 
 

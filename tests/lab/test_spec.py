@@ -33,7 +33,7 @@ def test_specifications_go_through_json(spec: Spec) -> None:
 
 
 def test_everything_that_shapes_the_numbers_shapes_the_name() -> None:
-    others = [
+    others: list[Spec] = [
         replace(CLEAN, epochs=3),
         replace(CLEAN, rate=0.2),
         replace(CLEAN, batch=33),

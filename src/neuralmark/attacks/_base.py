@@ -8,9 +8,10 @@ It must not change what it is given, and it never grades itself: `neuralmark.att
 """
 
 import difflib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -120,9 +121,11 @@ class Attack(ABC):
     """The field that says how strong the attack is: the x axis of its sweep."""
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range, with a suggestion."""
+        """Refuse settings of another type or out of range; numpy's numbers become plain ones."""
         for each in fields(self):
-            _check(each.name, getattr(self, each.name), each.metadata)
+            value = _plain(each, getattr(self, each.name))
+            object.__setattr__(self, each.name, value)
+            _check(each.name, value, each.metadata)
 
     @classmethod
     def sweep(cls) -> tuple["Attack", ...]:
@@ -159,17 +162,59 @@ class Attack(ABC):
         """Attack. Everything random comes from `scene.rng`."""
 
 
+_TYPES: dict[Any, tuple[type, str]] = {
+    **dict.fromkeys((bool, "bool"), (bool, "True or False")),
+    **dict.fromkeys((int, "int"), (int, "a whole number")),
+    **dict.fromkeys((float, "float"), (float, "a number")),
+    **dict.fromkeys((str, "str"), (str, "a text")),
+}
+"""What a field's annotation (or its text) asks for; other annotations are the attack's own."""
+
+
+def _plain(each: "Field[Any]", value: Any) -> Any:
+    """The value of a setting as a plain Python one, if it is of the right type."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    kind, words = _TYPES.get(each.type, (None, ""))
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)  # 1e6 means a million
+    number = kind is float and isinstance(value, int)
+    fits = kind is None or isinstance(value, kind) or number
+    if not fits or (isinstance(value, bool) and kind in (int, float)):
+        meaning = each.metadata.get("meaning", "")
+        note = f" ({meaning})" if meaning else ""
+        raise ParameterError(f"{each.name} must be {words}, not {value!r}{note}")
+    return value
+
+
 def _check(name: str, value: Any, limits: Mapping[str, Any]) -> None:
     choices = limits.get("choices", ())
     if choices and value not in choices:
         near = difflib.get_close_matches(str(value), choices, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ParameterError(f"{name} must be one of {', '.join(choices)}, not {value!r}{hint}")
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        _check_range(name, value, limits)
+
+
+def _check_range(name: str, value: float, limits: Mapping[str, Any]) -> None:
     low, high = limits.get("low"), limits.get("high")
     below = low is not None and value < low
     above = high is not None and value > high
-    if below or above or value != value:
-        reach = f"from {low:g}" if high is None else f"from {low or 0:g} to {high:g}"
-        raise ParameterError(f"{name} must be {reach}, not {value:g} ({limits['meaning']})")
+    if not (below or above or not math.isfinite(value)):
+        return
+    reach = "a finite number"
+    if high is not None:
+        reach = f"from {low or 0:g} to {high:g}"
+    elif low is not None:
+        reach = f"from {low:g}"
+    note = limits.get("meaning", "")
+    raise ParameterError(f"{name} must be {reach}, not {value:g}{f' ({note})' if note else ''}")
+
+
+def checked_seed(seed: Any) -> int:
+    """The seed as a plain int, if it is one that every generator takes."""
+    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    if not whole or not 0 <= seed < 1 << 64:
+        raise ParameterError(f"seed must be a whole number from 0 to 2^64-1, not {seed!r}")
+    return int(seed)

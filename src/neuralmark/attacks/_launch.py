@@ -10,12 +10,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralmark.attacks import name_of
-from neuralmark.attacks._base import KEY, Attack, Data, Outcome, Scene, Weights
-from neuralmark.attacks._subject import Subject, read_weights, same_outputs, subject_of
+from neuralmark.attacks._base import (
+    KEY,
+    WEIGHTS,
+    Attack,
+    Data,
+    Outcome,
+    Scene,
+    Weights,
+    checked_seed,
+)
+from neuralmark.attacks._subject import (
+    Subject,
+    check_data,
+    read_weights,
+    require_finite,
+    same_outputs,
+    subject_of,
+)
 from neuralmark.attempts import claimed
+from neuralmark.core.key import Placement
 from neuralmark.errors import (
+    AttackError,
     MissingDataError,
     NoMarkError,
+    ParameterError,
     TooFewCarriersError,
     UnknownTensorError,
     UnsuitableTensorError,
@@ -101,22 +120,27 @@ def launch(
 
     `tensors` are those that the attack may touch (default: every floating-point matrix); `others`
     are checkpoints of the same shape, for merging. The attacker never sees the key. A model without
-    the key's mark is refused, unless `demand` is False (experiments on marks that are not proven).
+    the key's mark is refused, unless `demand` is False (experiments on marks that are not proven)
+    or the attack forges a key: then the owner's only tells the scheme and its parameters.
     """
+    _require_attack(attack)
+    seed = checked_seed(seed)
     subject = subject_of(model)
     _require(attack, subject, data, others)
-    before = None if key is None else _carried(subject, key, claim, demand=demand)
+    check_data(data, subject)
+    before, placement = _sought(attack, subject, key, claim, demand=demand)
     scene = Scene(
         weights=subject.weights,
-        target=subject.select(tensors),
+        target=_targets(attack, subject, tensors),
         rng=np.random.default_rng(seed),
         model=None if subject.module is None else copy.deepcopy(subject.module),
         data=data,
         others=tuple(read_weights(other) for other in others),
-        placement=() if before is None else before.placement,
+        placement=placement,
         parameters=None if key is None else key.parameters,
         progress=progress,
     )
+    _require_finite(attack, scene, subject.label)
     start = time.perf_counter()
     outcome = _seeded(attack, scene, seed)
     seconds = time.perf_counter() - start
@@ -157,6 +181,39 @@ def _seeded(attack: Attack, scene: Scene, seed: int) -> Outcome:
         return attack.run(scene)
 
 
+def _require_attack(attack: Any) -> None:
+    if isinstance(attack, Attack):
+        return
+    if isinstance(attack, type) and issubclass(attack, Attack):
+        name = name_of(attack)
+        raise ParameterError(f"give an attack, not its class: neuralmark.attacks.get({name!r})()")
+    if isinstance(attack, str):
+        raise ParameterError(f"give an attack, not its name: neuralmark.attacks.get({attack!r})()")
+    raise ParameterError(
+        f"expected an attack, as neuralmark.attacks.get(NAME)() makes it, not"
+        f" {type(attack).__name__}"
+    )
+
+
+def _targets(attack: Attack, subject: Subject, tensors: Sequence[str] | None) -> tuple[str, ...]:
+    chosen = subject.select(tensors)
+    if not chosen and attack.kind != KEY:
+        raise AttackError(
+            f"{subject.label} holds no floating-point matrix: nothing to attack; name the tensors"
+            " if it is others that you mean (--tensor, in Python tensors=[...])"
+        )
+    return chosen
+
+
+def _require_finite(attack: Attack, scene: Scene, label: str) -> None:
+    """Attacks on tables of weights take every target; others say themselves what they look at."""
+    if attack.kind != WEIGHTS or "model" in attack.needs:
+        return
+    require_finite(scene.weights, scene.target, label)
+    for number, other in enumerate(scene.others, 1):
+        require_finite(other, scene.target, f"other checkpoint {number}")
+
+
 def _require(attack: Attack, subject: Subject, data: Data | None, others: Sequence[Any]) -> None:
     name = name_of(attack)
     if "model" in attack.needs and subject.module is None:
@@ -173,15 +230,38 @@ def _require(attack: Attack, subject: Subject, data: Data | None, others: Sequen
         raise MissingDataError(f"the attack {name!r} needs another checkpoint of the same shape")
 
 
+def _sought(
+    attack: Attack,
+    subject: Subject,
+    key: Key | None,
+    claim: Claim | str | Path | None,
+    *,
+    demand: bool,
+) -> tuple[Verdict | None, Placement]:
+    """The verdict before, and where the attacker believes the mark to be."""
+    if key is None:
+        return None, ()
+    if attack.kind != KEY or not demand:
+        before = _carried(subject, key, claim, demand=demand)
+        return before, before.placement
+    try:
+        before = _carried(subject, key, claim, demand=False)
+    except UNREADABLE:  # nowhere for the owner's mark to be: the forger looks elsewhere
+        return None, ()
+    return before, before.placement if _carries(before) else ()
+
+
+def _carries(verdict: Verdict) -> bool:
+    full = verdict.status == UNPROVABLE and verdict.matched == verdict.bits
+    return verdict.verified or verdict.status == UNPROVEN or full
+
+
 def _carried(
     subject: Subject, key: Key, claim: Claim | str | Path | None, *, demand: bool = True
 ) -> Verdict:
     """The verdict before; a model without the mark cannot be attacked for it."""
     verdict = examine(subject.suspect(), key, claim=claim)
-    if not demand:
-        return verdict
-    full = verdict.status == UNPROVABLE and verdict.matched == verdict.bits
-    if not (verdict.verified or verdict.status == UNPROVEN or full):
+    if demand and not _carries(verdict):
         raise NoMarkError(
             f"{subject.label} does not carry this key's mark ({verdict.matched} of {verdict.bits}"
             " bits): nothing to attack; embed it first, or give the claim that names its tensors"

@@ -15,11 +15,11 @@ from neuralmark.checkpoints._memory import MemoryCheckpoint
 from neuralmark.errors import (
     AttackError,
     DataMismatchError,
-    MissingDataError,
+    NonFiniteError,
     ParameterError,
     UnknownTensorError,
 )
-from neuralmark.placement import suggestion
+from neuralmark.placement import canonical_name, suggestion
 from neuralmark.reading import FileSuspect, Suspect
 
 if TYPE_CHECKING:
@@ -40,15 +40,23 @@ class Subject:
     module: "torch.nn.Module | None" = None
 
     def select(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """The tensors to attack: those named, or every matrix."""
+        """The tensors to attack: those named (as stored, or as `inspect` has it), or all matrices."""
         if not names:
             return tuple(name for name, value in self.weights.items() if value.ndim >= 2)
-        for name in names:
-            if name not in self.weights:
-                raise UnknownTensorError(
-                    f"there is no tensor {name!r}{suggestion(name, self.weights)}"
-                )
-        return tuple(names)
+        wanted = [names] if isinstance(names, str) else names
+        return tuple(dict.fromkeys(self._stored_name(name) for name in wanted))
+
+    def _stored_name(self, name: str) -> str:
+        if name in self.weights:
+            return name
+        plain = canonical_name(str(name))
+        found = [stored for stored in self.weights if canonical_name(stored) == plain]
+        if len(found) > 1:
+            raise UnknownTensorError(f"{name!r} may be any of {', '.join(found)}: name one of them")
+        if not found:
+            near = suggestion(str(name), self.weights)
+            raise UnknownTensorError(f"there is no tensor {name!r}{near}")
+        return found[0]
 
     def suspect(self) -> Suspect:
         """What verification reads."""
@@ -66,6 +74,7 @@ class Subject:
             return self
         for name, value in outcome.weights.items():
             if not np.isfinite(value).all():
+                require_finite(self.weights, [name], self.label)
                 raise AttackError(f"the attack left NaN or infinity in {name!r}")
         changed = {name: self._stored(name, value) for name, value in outcome.weights.items()}
         weights = {**self.weights, **changed}
@@ -104,13 +113,7 @@ class Subject:
         """Share of the test examples that the module gets right, where that can be asked."""
         if data is None or self.module is None:
             return None
-        try:
-            outputs = _outputs(self.module, data.test_inputs)
-        except (RuntimeError, TypeError, IndexError) as error:
-            raise DataMismatchError(
-                f"the data does not fit the model: inputs of shape"
-                f" {tuple(data.test_inputs.shape[1:])} fail in it ({str(error).splitlines()[0]})"
-            ) from None
+        outputs = _outputs(self.module, data.test_inputs)
         if outputs.ndim != 2:
             return None
         return float((outputs.argmax(1) == data.test_labels).double().mean())
@@ -131,6 +134,69 @@ def subject_of(model: "str | Path | Weights | torch.nn.Module | Subject") -> Sub
 def read_weights(model: "str | Path | Weights") -> Weights:
     """The floating-point tensors of a checkpoint, or the table itself."""
     return subject_of(model).weights
+
+
+def require_finite(weights: Weights, names: Iterable[str], label: str) -> None:
+    """Raise if one of these tensors holds NaN or infinity before anybody attacked it."""
+    for name in names:
+        if name in weights and not np.isfinite(weights[name]).all():
+            raise NonFiniteError(
+                f"{label}: {name!r} holds NaN or infinity already: give a sound model, or name the"
+                " tensors to attack (--tensor, in Python tensors=[...])"
+            )
+
+
+FAILURES = (RuntimeError, TypeError, IndexError, ValueError, AttributeError)
+"""What a network raises when it is given something that it was not made for."""
+
+
+def misfit(inputs: "torch.Tensor", error: Exception) -> DataMismatchError:
+    """The error to raise when a network fails on these inputs."""
+    why = next(iter(str(error).splitlines()), type(error).__name__)
+    kind = str(inputs.dtype).removeprefix("torch.")
+    return DataMismatchError(
+        f"the data does not fit the model: inputs of shape {tuple(inputs.shape[1:])} and type"
+        f" {kind} fail in it ({why})"
+    )
+
+
+def check_data(data: Any, subject: Subject) -> None:
+    """Raise unless the data is what attacks take, and the network (if there is one) takes it."""
+    if data is None:
+        return
+    if not isinstance(data, Data):
+        raise DataMismatchError(
+            "data must be neuralmark.attacks.Data(inputs, labels, test_inputs, test_labels), four"
+            f" torch tensors, not {type(data).__name__}"
+        )
+    for part in ("", "test_"):
+        inputs, labels = getattr(data, f"{part}inputs"), getattr(data, f"{part}labels")
+        _check_part(part, inputs, labels)
+        if subject.module is not None:
+            _outputs(subject.module, inputs[:2])
+
+
+def _check_part(part: str, inputs: Any, labels: Any) -> None:
+    import torch
+
+    for name, value in ((f"{part}inputs", inputs), (f"{part}labels", labels)):
+        if not isinstance(value, torch.Tensor):
+            kind = type(value).__name__
+            raise DataMismatchError(f"{name} of the data must be a torch tensor, not {kind}")
+    whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    if labels.ndim != 1 or not whole:
+        raise DataMismatchError(
+            f"{part}labels of the data must be whole numbers in one dimension, one an example, not"
+            f" {str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}"
+        )
+    count = len(inputs) if inputs.ndim else 0
+    if count != len(labels):
+        raise DataMismatchError(
+            f"the data has {count} {part}inputs but {len(labels)} {part}labels: give one label for"
+            " each example"
+        )
+    if not count:
+        raise DataMismatchError(f"{part}inputs of the data are empty: give some examples")
 
 
 def same_outputs(before: Subject, after: Subject, data: Data) -> None:
@@ -194,11 +260,11 @@ def _outputs(module: Any, inputs: "torch.Tensor") -> "torch.Tensor":
     try:
         with torch.no_grad():
             parts = [module(inputs[i : i + BATCH]) for i in range(0, len(inputs), BATCH)]
+        return torch.cat([getattr(part, "logits", part) for part in parts])
+    except FAILURES as error:
+        raise misfit(inputs, error) from None
     finally:
         module.train(was)
-    if not parts:
-        raise MissingDataError("the data has no test examples")
-    return torch.cat([getattr(part, "logits", part) for part in parts])
 
 
 def _frozen(array: Array) -> Array:

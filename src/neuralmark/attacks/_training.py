@@ -3,9 +3,11 @@
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from neuralmark.attacks._base import Data, Scene
+from neuralmark.attacks._subject import FAILURES
 from neuralmark.errors import AttackError, DataMismatchError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -103,15 +105,17 @@ def _loss(model: Any, data: Data, some: "torch.Tensor") -> "torch.Tensor":
         outputs = model(data.inputs[some])
         outputs = getattr(outputs, "logits", outputs)
         return cross_entropy(outputs, data.labels[some])
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+    except FAILURES as error:
+        why = next(iter(str(error).splitlines()), type(error).__name__)
         raise DataMismatchError(
             f"the data does not fit the model: inputs of shape {tuple(data.inputs.shape[1:])} with"
-            f" {data.classes} classes fail in it ({str(error).splitlines()[0]})"
+            f" {data.classes} classes fail in it ({why})"
         ) from None
 
 
 def with_lora(model: "torch.nn.Module", rank: int, classifier: str) -> Any:
     """The model under LoRA adapters on every linear and convolution layer but the classifier."""
+    import_module("neuralmark.zoo._torchvision")  # peft imports torchvision where it is installed
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:

@@ -25,6 +25,7 @@ from neuralmark.attacks._statistics import (
     spectrum,
     update,
 )
+from neuralmark.attacks._subject import require_finite
 from neuralmark.errors import AttackError, DataMismatchError, MissingDataError, ParameterError
 from neuralmark.placement import canonical_name
 
@@ -80,6 +81,7 @@ class Detect(Attack):
                 "to look at the update, give the checkpoint before as the first of others"
             )
         names = _chosen(scene)
+        require_finite(scene.weights, names, "the model")
         clean = scene.others[1:] if self.given == BEFORE else scene.others
         figures = _scores(scene.weights, names, clean)
         if self.given == BEFORE:
@@ -187,4 +189,5 @@ def _beside(table: Weights, name: str, like: Array) -> Array:
             f"the other checkpoint has no {name!r} of shape {like.shape}: give one of the same"
             " architecture"
         )
+    require_finite({name: other}, [name], "the other checkpoint")
     return other

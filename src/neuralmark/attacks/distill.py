@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neuralmark.attacks._base import Attack, Data, Outcome, Scene, option
-from neuralmark.errors import DataMismatchError
+from neuralmark.attacks._subject import FAILURES, misfit
 
 if TYPE_CHECKING:
     import torch
@@ -122,10 +122,8 @@ def divergence(
 def _answers(model: "torch.nn.Module", inputs: "torch.Tensor") -> "torch.Tensor":
     try:
         made: Any = model(inputs)
-    except (RuntimeError, TypeError, IndexError) as error:
-        raise DataMismatchError(
-            f"the data does not fit the model ({str(error).splitlines()[0]})"
-        ) from None
+    except FAILURES as error:
+        raise misfit(inputs, error) from None
     answers: torch.Tensor = getattr(made, "logits", made)
     return answers
 

@@ -33,7 +33,8 @@ class ForgeOrder(Attack):
     tensors: int = option(128, "equal-shaped tensors used at most", low=2, high=4096)
     rounds: int = option(4, "rounds of the filter", low=1, high=64)
     pools: int = option(512, "pools of the key", low=2, high=65536)
-    sweeps: int = option(30, "times the assignment is solved again", low=1, high=10_000)
+    sweeps: int = option(15, "times the assignment is solved again", low=1, high=10_000)
+    keys: int = option(6, "honest keys tried", low=1, high=10_000)
     against: str = option("published", "what the forger faces", choices=AGAINST)
 
     @classmethod
@@ -51,24 +52,36 @@ class ForgeOrder(Attack):
         bits = scene.parameters.bits if scene.parameters else 256
         parameters = Parameters(bits, self.pools, self.rounds)
         placement = _equal_tensors(scene, self.tensors)
-        honest = drawn(parameters, scene.rng)
-        key = Key.chosen(parameters, honest.at(placement).matrix)
-        if self.against == "native":
-            key = honest
-        best, order, tried = -1, placement, 0
+        best, found, order, tried = -1, None, placement, 0
         needed = boundary(bits) or bits
-        for candidate in self._orders(scene, key, placement):
-            tried += 1
-            matched = ground_at(scene, candidate, parameters).matched(key)
-            if matched > best:
-                best, order = matched, candidate
+        for number in range(self.keys):
+            scene.tell("ordering", number, self.keys)
+            key = self._key(scene, parameters, placement)
+            for candidate in self._orders(scene, key, placement):
+                tried += 1
+                matched = ground_at(scene, candidate, parameters).matched(key)
+                if matched > best:
+                    best, found, order = matched, key, candidate
+                if best >= needed:
+                    break
             if best >= needed:
                 break
         figures = {"best_rate": best / bits, "tensors": float(len(placement))}
         note = f"{len(placement)} tensors of shape {placement[0][1]}"
         return Outcome(
-            key=key, queries=tried, steps=tried, figures=figures, placement=order, note=note
+            key=found, queries=tried, steps=tried, figures=figures, placement=order, note=note
         )
+
+    def _key(self, scene: Scene, parameters: Parameters, placement: Placement) -> Key:
+        """An honest key; as a raw one, its matrix stays when the order changes.
+
+        Some leave no freedom (with half of the bits set every place looks alike), so several are
+        tried.
+        """
+        honest = drawn(parameters, scene.rng)
+        if self.against == "native":
+            return honest
+        return Key.chosen(parameters, honest.at(placement).matrix)
 
     def _orders(self, scene: Scene, key: Key, placement: Placement) -> Iterator[Placement]:
         """Assignments that fit better and better, bits that still miss weighing more."""

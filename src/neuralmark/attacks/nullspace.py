@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark.attacks._base import Array, Attack, Data, Outcome, Scene, option
-from neuralmark.errors import AttackError, DataMismatchError
+from neuralmark.attacks._subject import FAILURES, misfit, require_finite
+from neuralmark.errors import AttackError, NonFiniteError
 from neuralmark.placement import canonical_name
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Nullspace(Attack):
         assert scene.model is not None
         assert scene.data is not None
         names = _chosen(scene)
+        require_finite(scene.weights, names, "the model")
         moments = record(scene.model, names, _some(scene.data, scene.rng, self.examples))
         changed: dict[str, Array] = {}
         free: list[float] = []
@@ -116,10 +118,8 @@ def record(
         with torch.no_grad():
             for start in range(0, len(inputs), _BATCH):
                 model(inputs[start : start + _BATCH])
-    except (RuntimeError, TypeError, IndexError) as error:
-        raise DataMismatchError(
-            f"the data does not fit the model ({str(error).splitlines()[0]})"
-        ) from None
+    except FAILURES as error:
+        raise misfit(inputs, error) from None
     finally:
         model.train(was)
         for hook in hooks:
@@ -127,7 +127,13 @@ def record(
     silent = next((name for name in names if name not in sums), None)
     if silent is not None:
         raise AttackError(f"{silent!r} saw no input when the model ran: attack another tensor")
-    return {name: np.asarray(total.cpu().numpy(), np.float64) for name, total in sums.items()}
+    found = {name: np.asarray(total.cpu().numpy(), np.float64) for name, total in sums.items()}
+    wild = next((name for name, value in found.items() if not np.isfinite(value).all()), None)
+    if wild is not None:
+        raise NonFiniteError(
+            f"the inputs of {wild!r} hold NaN or infinity: look at the data and the layers before"
+        )
+    return found
 
 
 def _chosen(scene: Scene) -> list[str]:

@@ -75,22 +75,40 @@ def held(attack: "Attack", result: "Result") -> bool:
     return result.before is None or result.survived
 
 
-def write(result: "Result", model: Path, request: Request) -> str:
+def write(attack: "Attack", result: "Result", model: Path, request: Request) -> str:
     """Write the attacked model or the forged key; say what was written."""
+    from neuralmark.attacks._base import KEY
     from neuralmark.attacks._save import save_attacked
     from neuralmark.checkpoints import open_checkpoint
     from neuralmark.cli.key import PLAIN_WARNING
 
     assert request.out is not None
-    if result.key is not None:
+    if attack.kind == KEY and result.key is not None:
         result.key.save(request.out, None, overwrite=request.force)
         output.note(f"forged key {PLAIN_WARNING}")
-        return f"{request.out} (key, without a passphrase)"
+        claim = _claim(result, request)
+        return f"{request.out} (key, without a passphrase){claim}"
     assert result.weights is not None
     form = save_attacked(model, result.weights, request.out, overwrite=request.force)
     if form != open_checkpoint(model).format:
         output.note(f"shapes changed: {request.out} was written as a {form} file")
     return f"{request.out} ({form})"
+
+
+def _claim(result: "Result", request: Request) -> str:
+    """Write beside a forged key where it claims to be: the order of tensors may be the forgery."""
+    from neuralmark.records import Claim
+
+    assert request.out is not None
+    if result.key is None or result.after is None:
+        return ""
+    key, after = result.key, result.after
+    claim = Claim(
+        key.fingerprint, key.commitment, key.parameters, after.placement, after.checkpoint_digest
+    )
+    path = request.out.with_name(request.out.name + ".claim.json")
+    claim.save(path, overwrite=request.force)
+    return f" and {path} (its claim)"
 
 
 def as_json(attack: "Attack", result: "Result", written: str | None) -> dict[str, Any]:
@@ -111,7 +129,7 @@ def result(attack: "Attack", result: "Result", model: Path, written: str | None)
     if result.before is not None:
         rows.append(("before", _verdict(result.before)))
     rows += _after(attack, result)
-    if result.weights is not None and result.key is None:
+    if result.weights is not None and attack.kind == "weights":
         change = _finite(result.change)
         norm = "" if change is None else " of the attacked weights' norm"
         rows.append(("change", _change(change) + norm))
@@ -131,12 +149,24 @@ def _title(attack: "Attack", result: "Result") -> str:
     from neuralmark.attacks._base import KEY, TEST
 
     if attack.kind == KEY:
-        return "FORGERY FAILED" if held(attack, result) else "FORGED KEY VERIFIED"
+        return _forged(result)
     if attack.kind == TEST:
         return "LOOKED"
     if result.before is None:
         return "ATTACKED"
     return "MARK SURVIVED" if result.survived else "VERDICT FLIPPED"
+
+
+def _forged(result: "Result") -> str:
+    """How a forger fared: against the published check, and here."""
+    from neuralmark.records import UNPROVEN, VERIFIED
+
+    status = None if result.after is None else result.after.status
+    if status == VERIFIED:
+        return "FORGED KEY VERIFIED"
+    if status == UNPROVEN:
+        return "FORGERY PASSES THE PUBLISHED CHECK, AND PROVES NOTHING HERE"
+    return "FORGERY FAILED"
 
 
 def _after(attack: "Attack", result: "Result") -> list[tuple[str, str]]:
@@ -159,13 +189,15 @@ def card(card: "Card") -> None:
     """Print a robustness card."""
     relative, absolute = card.certified_radius_relative, card.certified_radius
     radius = "none: only a verified mark has one"
+    if card.before.verified:
+        radius = f"none: the read-out of {card.before.parameters.scheme} is not linear"
     if absolute is not None:
         share = "" if relative is None else f"{output.percent_at_least(relative)} of the norm: "
         radius = f"{share}no smaller change undoes the verdict, even by someone with the key"
     flipped = sum(row.flipped is not None for row in card.removals)
     rows = [
         ("model", card.model),
-        ("key", card.fingerprint),
+        ("key", f"{card.fingerprint} ({card.before.parameters.scheme})"),
         ("before", _verdict(card.before)),
         ("certified radius", radius),
         ("removal", f"{len(card.removals)} sweeps, {flipped} reach a strength that flips"),

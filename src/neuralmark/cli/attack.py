@@ -254,7 +254,7 @@ def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Re
             seed=request.seed,
             progress=progress,
         )
-    written = None if request.out is None else shown.write(result, model, request)
+    written = None if request.out is None else shown.write(attack, result, model, request)
     if request.as_json:
         output.as_json(shown.as_json(attack, result, written))
     else:
@@ -283,4 +283,5 @@ def _option(field: "Field[Any]", kind: Any) -> Callable[[F], F] | None:
 
 
 def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:].rstrip(".") + "."
+    first = words[:1].upper() if words[:1].isascii() else words[:1]  # λ stays λ
+    return first + words[1:].rstrip(".") + "."

@@ -175,9 +175,10 @@ def _show(result: "Embedding") -> None:
     rows += [
         ("read back", f"{verdict.matched} of {verdict.bits} bits ({output.percent(verdict.rate)})"),
         ("margins", f"smallest {verdict.smallest_margin:.3g}, median {verdict.median_margin:.3g}"),
-        ("certified radius", output.percent_at_least(radius or 0.0) + " of the weights' norm"),
-        ("claim", str(result.claim_file)),
     ]
+    if radius is not None:
+        rows.append(("certified radius", output.percent_at_least(radius) + " of the weights' norm"))
+    rows.append(("claim", str(result.claim_file)))
     rows += [("other mark", _fate(before, after)) for before, after in result.others]
     output.panel(f"Marked {result.output}", rows, good=True)
 

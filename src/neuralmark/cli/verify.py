@@ -89,6 +89,12 @@ def command(
     ctx.exit(0 if verdict.verified else 1)
 
 
+def _chance(verdict: "Verdict") -> str:
+    if verdict.key_kind != "native":
+        return "no bound: this key was chosen freely, and may have been chosen to fit"
+    return f"at most {output.power_of_two(verdict.bound_log2)} for so many bits"
+
+
 def _show(verdict: "Verdict") -> None:
     needed = (
         "no number of bits suffices" if verdict.boundary is None else f"{verdict.boundary} bits"
@@ -100,7 +106,7 @@ def _show(verdict: "Verdict") -> None:
         ("key", f"{verdict.fingerprint} ({verdict.key_kind})"),
         ("matched", f"{verdict.matched} of {verdict.bits} bits ({output.percent(verdict.rate)})"),
         ("boundary", needed),
-        ("chance by luck", f"at most {output.power_of_two(verdict.bound_log2)} for so many bits"),
+        ("chance by luck", _chance(verdict)),
         ("trials", f"{verdict.trials}"),
         ("tensors", shown + (" (transposed)" if verdict.orientation == "transposed" else "")),
         (

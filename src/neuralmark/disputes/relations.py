@@ -30,9 +30,6 @@ RELATED = 0.2
 """Models that correlate less are taken for unrelated: far above what models trained apart reach,
 below what copies keep that still work."""
 
-SAME_SHAPE = 0.9
-"""Models that share so many weights by shape are of one architecture."""
-
 _REACH = 4.0  # deviations beyond this are cut off: one huge weight must not hide a copy
 _HALF = 0.6745  # the median of |x| for a normal x of deviation 1
 
@@ -54,11 +51,6 @@ class Relation:
     weights: int = 0
     shared: float = 0.0
     """Share of the larger model's weights that the other has in tensors of the same shapes."""
-
-    @property
-    def same_shape(self) -> bool:
-        """Whether both are of one architecture, so that one could be the other rearranged."""
-        return self.shared >= SAME_SHAPE
 
     @property
     def correlation(self) -> float | None:

@@ -52,7 +52,7 @@ def rule(
         for label in labels
     }
     aside = _set_aside(parties, relations, disputed)
-    doubtful = _doubtful(parties, sightings, relations, aside) if disputed else ()
+    doubtful = _doubtful(aside, sightings) if disputed else ()
     cases = tuple(_case(party, parties, sightings, aside, disputed, doubtful) for party in parties)
     complete = [case.party for case in cases if case.complete]
     owner = complete[0] if len(complete) == 1 else None  # never two; if ever, nobody wins
@@ -113,24 +113,14 @@ def _set_aside(
 
 
 def _doubtful(
-    parties: Sequence[Party],
-    sightings: Mapping[tuple[str, str], Sighting],
-    relations: Sequence[Relation],
-    aside: Sequence[str],
+    aside: Sequence[str], sightings: Mapping[tuple[str, str], Sighting]
 ) -> tuple[str, ...]:
     """Who was set aside, has no mark in the disputed model, and may yet be its author.
 
-    A thief who reorders the channels of a stolen model leaves neither mark nor correlation, at no
-    cost; an idle claimant with a model of the same architecture looks just the same.
+    A thief who reorders the channels of a stolen model, or adds idle ones, leaves neither mark nor
+    correlation, at no cost; an idle claimant looks just the same.
     """
-    alike = {name for r in relations if r.same_shape for name in (r.one, r.two)}
-    return tuple(
-        party.name
-        for party in parties
-        if party.name in aside
-        and party.label in alike
-        and sightings[party.name, DISPUTED].state not in _BLOCKING
-    )
+    return tuple(name for name in aside if sightings[name, DISPUTED].state not in _BLOCKING)
 
 
 def _case(
@@ -144,9 +134,9 @@ def _case(
     """Hold one party against every part of the criterion."""
     holds: list[str] = []
     missing: list[str] = [
-        f"{exhibit_of(name)} has the shape of {DISPUTED}, but neither its weights nor its mark:"
-        " an idle claim, or a copy with reordered channels; have that examined, then rule without"
-        f" {name}"
+        f"{DISPUTED} shares neither weights nor the mark with {exhibit_of(name)}: an idle claim,"
+        " or a copy with reordered or added channels; have that examined, then rule without"
+        f" {name} (with one party left, 'neuralmark verify' is enough)"
         for name in doubtful
         if name != party.name
     ]
@@ -201,7 +191,7 @@ def _cautions(
     said = []
     if aside:
         said.append(
-            f"the exhibit of {_listed(aside)} was set aside because its weights correlate by less"
+            f"what {_listed(aside)} showed was set aside because its weights correlate by less"
             f" than {RELATED:g}; a copy with reordered, rescaled or reshaped channels looks the"
             " same: if the models behave alike, have that examined"
             + (" before relying on this ruling" if owner else "")

@@ -215,11 +215,13 @@ class Ray(Engine):
             raise MissingExtraError(
                 "the Ray engine needs ray: pip install 'neuralmark[ray]'"
             ) from None
-        self._ray = ray
-        if not ray.is_initialized():
-            ray.init(num_cpus=jobs, include_dashboard=False, log_to_driver=False)
-        self._jobs = jobs or int(ray.cluster_resources().get("CPU", 1))
-        remote = ray.remote(num_cpus=1, max_retries=TRIES, retry_exceptions=False)
+        self._ray: Any = ray
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            cores = None if os.environ.get("RAY_ADDRESS") else jobs  # a cluster has its own
+            ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False)
+        self._jobs = jobs or int(self._ray.cluster_resources().get("CPU", 1))
+        remote = ray.remote(num_cpus=1, max_retries=TRIES - 1, retry_exceptions=False)
         self._call = remote(_carry_out_remotely)
         self._perform = perform
         self._running: dict[Any, str] = {}
@@ -242,13 +244,15 @@ class Ray(Engine):
             try:
                 events.append(self._ray.get(future))
             except self._ray.exceptions.RayError as error:
-                events.append(Event(run, "failed", why=str(error).splitlines()[0]))
+                events.append(Event(run, "failed", why=str(error).strip().splitlines()[-1]))
         return events
 
     def close(self) -> None:
-        """Cancel what runs; the cluster stays if it was there before."""
+        """Cancel what runs; a cluster that was there before stays."""
         for future in self._running:
             self._ray.cancel(future, force=True)
+        if self._ours:
+            self._ray.shutdown()
 
 
 def _carry_out_remotely(perform: Perform, data: dict[str, Any]) -> Event:

@@ -4,20 +4,22 @@ import hashlib
 import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from neuralmark import attacks, schemes
 from neuralmark._version import __version__
-from neuralmark.core.key import Parameters
-from neuralmark.errors import ParameterError
+from neuralmark.core.key import Parameters, Placement
+from neuralmark.errors import ParameterError, TooFewCarriersError
 from neuralmark.keyfile import Key
 from neuralmark.lab import probes
 from neuralmark.lab.spec import Assault, Marking, Probe, Spec, Training
 from neuralmark.lab.store import Row, Store
+from neuralmark.reading import require_carriers
 from neuralmark.records import Claim
 
 if TYPE_CHECKING:
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 
 Notify = Callable[[int, int], None]
 
+Used = TypeVar("Used")
+
+DRAWS = 16
+"""Keys that are tried before a layer counts as too small."""
+LORA_DELTA = "lora_delta"
+"""How the names of LoRA products end: computed, not stored."""
 BINS = 101
 """Bins of the marked layer's weights, for the figure of distributions."""
 
@@ -61,13 +69,29 @@ def versions() -> dict[str, str]:
     }
 
 
-def key_for(spec: Training, number: int | None = None) -> Key:
-    """The key of a run: from its seed, so that a resumed run has the same."""
+def key_for(spec: Training, use: Callable[[Key], Used]) -> Used:
+    """Use the run's key, drawn from its seed, so that a resumed run has the same.
+
+    Some keys leave a small layer too few carriers: then the next is drawn.
+    """
+    for draw in range(DRAWS - 1):
+        with suppress(TooFewCarriersError):
+            return use(_drawn(spec, draw))
+    return use(_drawn(spec, DRAWS - 1))
+
+
+def _drawn(spec: Training, draw: int) -> Key:
     marking = spec.mark or Marking("clean")
-    chosen = _parameters(spec, marking)
-    which = f"neuralmark lab key {spec.seed} {marking.number if number is None else number}"
+    which = f"neuralmark lab key {spec.seed} {marking.number}" + (f" {draw}" if draw else "")
     digest = hashlib.sha256(which.encode()).digest()
+    chosen = _parameters(spec, marking)
     return Key(chosen, b"", salt=hashlib.sha256(digest).digest(), secret=digest)
+
+
+def _fitting(placement: Placement, key: Key) -> Key:
+    """The key, if it has carriers in the placement."""
+    require_carriers(key.at(placement), placement)
+    return key
 
 
 def _parameters(spec: Training, marking: Marking) -> Parameters:
@@ -129,22 +153,31 @@ def _attached(spec: Training, tensors: tuple[str, ...]) -> Any:
     marking = spec.mark
 
     def attach(model: "torch.nn.Module", optimizer: Any) -> Any:
-        return attach_to(
-            model,
-            optimizer,
-            key_for(spec),
-            tensors=list(tensors),
-            mode=marking.mode,
-            strength=marking.strength,
+        return key_for(
+            spec,
+            lambda key: attach_to(
+                model,
+                optimizer,
+                key,
+                tensors=list(tensors),
+                mode=marking.mode,
+                strength=marking.strength,
+            ),
         )
 
     return attach
 
 
-def _distribution(model: "torch.nn.Module", tensors: tuple[str, ...]) -> Row:
-    """Counts of the marked tensors' weights between -4 and 4 deviations."""
+def _distribution(model: "torch.nn.Module", tensors: tuple[str, ...]) -> Row | None:
+    """Counts of the marked tensors' weights between -4 and 4 deviations; LoRA products have none.
+
+    None where there is nothing to count.
+    """
+    stored = [name for name in tensors if not name.endswith(LORA_DELTA)]
+    if not stored:
+        return None
     values = np.concatenate(
-        [model.get_parameter(name).detach().double().reshape(-1).numpy() for name in tensors]
+        [model.get_parameter(name).detach().double().reshape(-1).numpy() for name in stored]
     )
     deviation = float(values.std()) or 1.0
     counts, _ = np.histogram(values / deviation, np.linspace(-4, 4, BINS + 1))
@@ -186,8 +219,8 @@ def _assault(store: Store, folder: Path | None, spec: Assault, notify: Notify) -
     images = spec.images if spec.images is not None else victim.images
     source = zoo.data(spec.data or victim.data, folder, limit=images, test_limit=victim.test_images)
     home = store.folder(victim)
-    key = None if victim.mark is None else key_for(victim)
-    claim = None if key is None else Claim.load(home / "claim.json")
+    claim = None if victim.mark is None else Claim.load(home / "claim.json")
+    key = None if claim is None else key_for(victim, partial(_fitting, claim.placement))
     result = attacks.launch(
         attack,
         model,

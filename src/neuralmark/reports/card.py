@@ -194,7 +194,7 @@ def _looking(card: Card) -> str:
 
 def _radius(card: Card) -> str:
     absolute, relative = card.certified_radius, card.certified_radius_relative
-    words = ["A radius is certified only where a mark is verified; here none is."]
+    words = ["A radius is certified only where a mark is verified and its read-out is linear."]
     if absolute is not None:
         share = "" if not relative else f", that is {_down(100 * relative)}\u00a0% of their norm,"
         words = [

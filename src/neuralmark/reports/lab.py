@@ -71,8 +71,9 @@ def made(
 
 
 def _filled(table: Table) -> bool:
+    """Whether any cell has more than dashes and brackets, such as `–` and `– (–)`."""
     return any(
-        (cell.ours if isinstance(cell, Cell) else cell) not in ("", "–")
+        (cell.ours if isinstance(cell, Cell) else cell).strip("–() ")
         for row in table.rows
         for cell in row[1:]
     )

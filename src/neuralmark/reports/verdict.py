@@ -194,19 +194,23 @@ def _margins(verdict: Verdict) -> str:
     stacks = (("matching", bars.matched), ("not matching", bars.missed))
     smallest, median = (_rounded(m) for m in (verdict.smallest_margin, verdict.median_margin))
     said = (
-        f"Histogram of the margins of {verdict.bits} bits: smallest {smallest}, median {median}"
-        " sigma z; bits left of zero do not match"
+        f"Histogram of the margins of {verdict.bits} bits: smallest {smallest}, median {median};"
+        " bits left of zero do not match"
     )
-    labels = ("margin, in σz", "bits")
+    linear = verdict.margin_unit == "sigma_z"
+    unit = "σz" if linear else "units of the read-out"
+    labels = (f"margin, in {unit}", "bits")
     drawn = svg.histogram(bars.edges, stacks, labels, said, "match: right of this line")
+    scatter = (
+        " The unit σz is how far such readings scatter in weights like these without a mark: there,"
+        " half the bits lie left of zero and nearly all within ±3."
+    )
     caption = (
-        "The margin of a bit is how far its reading lies on the right side of zero. The unit σz is"
-        " how far such readings scatter in weights like these without a mark: there, half the bits"
-        f" lie left of zero and nearly all within ±3. Smallest margin {smallest} σz, median"
-        f" {median} σz."
+        "The margin of a bit is how far its reading lies on the right side of zero."
+        f"{scatter if linear else ''} Smallest margin {smallest} {unit}, median {median} {unit}."
     )
     keys = legend(((svg.swatch(0), "matching"), (svg.swatch(1), "not matching")))
-    counts = histogram_table(bars.edges, stacks, "margin (σz)")
+    counts = histogram_table(bars.edges, stacks, f"margin ({unit})")
     inner = figure(keys + drawn, caption, wide=True) + counts
     return section("How clearly each bit was read", inner)
 

@@ -10,6 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from neuralmark import schemes
 from neuralmark.errors import (
+    InfeasibleError,
     NeuralMarkWarning,
     ParameterError,
     TooFewCarriersError,
@@ -56,6 +57,12 @@ def attach(
     scheme = schemes.of(site.mark)
     if not scheme.marks:
         return live
+    pools, bits = site.mark.matrix.shape
+    if scheme.name != "neuralmark" and scheme.writes and bits >= 2 * (pools - 1):
+        raise InfeasibleError(
+            f"{site.placement[0][0]!r} gives {scheme.name} {pools} pools, too few for {bits} bits:"
+            " name a larger tensor, or make a key with fewer bits"
+        )
     if mode == "projection" and not scheme.writes:
         raise ParameterError(
             f'{scheme.name} cannot be projected, its read-out is not linear: use mode="gradient"'

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from neuralmark.core.imprint import LeastChange, goal_of
-from neuralmark.drafting import check_effort, choose_strength
+from neuralmark.drafting import check_effort, choose_strength, require_writable
 from neuralmark.embedding import Embedding, few_carriers
 from neuralmark.keyfile import Key
 from neuralmark.training.attach import locate
@@ -31,6 +31,7 @@ def imprint(
     Strength and budget mean what they mean to `embed`. On a sharded model all processes call it.
     """
     check_effort(strength, budget)
+    require_writable(key)
     site = locate(model, key, tensors)
     suspect = LiveSuspect(model)
     by_name = {tensor.name: tensor for tensor in suspect.tensors()}

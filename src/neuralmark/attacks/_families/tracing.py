@@ -42,6 +42,8 @@ def trace(book: Book, module: "torch.nn.Module") -> Structure:
         if kind in _LAYERS:
             if getattr(part, "groups", 1) != 1:
                 raise _unknown(node, "a grouped convolution")
+            if any(link.layer == canonical_name(str(node.target)) for link in links):
+                raise _unknown(node, "a layer that is used twice")
             links.append(Link(canonical_name(str(node.target)), None, LINEAR))
             fresh = True
         elif kind in _NORMS:

@@ -31,7 +31,7 @@ class Distribution(Experiment):
         lines = []
         for scheme, spec in zip(SCHEMES, _runs(preset), strict=True):
             row = results.one(spec)
-            if row:
+            if row and row["distribution"]:
                 counts = row["distribution"]["counts"]
                 width = 8 / len(counts)
                 total = sum(counts) or 1
@@ -48,7 +48,7 @@ class Distribution(Experiment):
         rows = []
         for scheme, spec in zip(SCHEMES, _runs(preset), strict=True):
             row = results.one(spec)
-            if row:
+            if row and row["distribution"]:
                 moved = row.get("moved")
                 rows.append(
                     (

@@ -1,0 +1,44 @@
+"""Keys of runs, and what a row says of the weights."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from neuralmark.errors import TooFewCarriersError
+from neuralmark.keyfile import Key
+from neuralmark.lab.spec import Marking, Training
+from neuralmark.lab.work import BINS, DRAWS, _distribution, _drawn, _fitting, key_for
+
+SPEC = Training("digits", "digits", 1, 0.1, 8, mark=Marking(bits=256, pools=600, rounds=4))
+
+
+def fits(key: Key, size: int) -> bool:
+    try:
+        _fitting((("w", (size,)),), key)
+    except TooFewCarriersError:
+        return False
+    return True
+
+
+def test_a_key_that_does_not_fit_is_drawn_again() -> None:
+    keys = [_drawn(SPEC, draw) for draw in range(DRAWS)]
+    sizes = range(600 * 2**3, 600 * 2**5, 100)
+    size = next(n for n in sizes if not fits(keys[0], n) and any(fits(key, n) for key in keys))
+    chosen = key_for(SPEC, partial(_fitting, (("w", (size,)),)))
+    first = next(key for key in keys if fits(key, size))
+    assert chosen.at((("w", (size,)),)) == first.at((("w", (size,)),))
+
+
+def test_a_layer_too_small_for_any_key_is_refused() -> None:
+    with pytest.raises(TooFewCarriersError):
+        key_for(SPEC, partial(_fitting, (("w", (100,)),)))
+
+
+def test_the_distribution_counts_stored_weights_only() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(30, 40))
+    found = _distribution(model, ("0.weight", "0.lora_delta"))
+    assert found is not None
+    assert len(found["counts"]) == BINS
+    assert sum(found["counts"]) == 30 * 40
+    assert _distribution(model, ("0.lora_delta",)) is None
