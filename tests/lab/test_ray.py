@@ -1,28 +1,43 @@
 """The Ray engine on a cluster of this machine: real workers, a real kill."""
 
+import os
 import secrets
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.lab.test_runner import begun, first_dies, probes, refuse
+from tests.conftest import PYTHON
+from tests.lab.test_runner import begun, count, first_dies, probes, refuse
 
 from neuralmark.lab.engines import Ray
 from neuralmark.lab.runner import DONE, FAILED, carry_out
 from neuralmark.lab.spec import identity
 from neuralmark.lab.store import Store
 
+JOIN = """
+import sys
+from functools import partial
+from tests.lab.test_runner import count, probes
+from neuralmark.lab.engines import Ray
+from neuralmark.lab.runner import DONE, carry_out
+from neuralmark.lab.store import Store
+store = Store.open(sys.argv[1])
+print(carry_out(probes(3), store, Ray(partial(count, store.root), 2)).count(DONE), "done")
+"""
+
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
+def cluster() -> Iterator[str]:
     """Two workers, ended with the module; their token is ours, so none is written at home."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         import ray
 
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-        yield
+        joined: Any = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        yield joined.address_info["gcs_address"]
         ray.shutdown()
 
 
@@ -44,3 +59,20 @@ def test_failures_are_named(tmp_path: Path) -> None:
     board = carry_out(probes(1), store, Ray(partial(refuse, store.root), 2))
     assert board.count(FAILED) == 1
     assert "ParameterError: no such thing" in board.failures()[0].why
+
+
+def test_another_process_joins_a_cluster_and_leaves_it_running(
+    tmp_path: Path, cluster: str
+) -> None:
+    done = subprocess.run(
+        [PYTHON, "-c", JOIN, str(tmp_path / "r")],
+        env={**os.environ, "RAY_ADDRESS": cluster},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.endswith("3 done\n"), done.stderr[-2000:]
+    again = carry_out(probes(4), Store.open(tmp_path / "r"), Ray(partial(count, tmp_path / "r"), 2))
+    assert again.count(DONE) == 4

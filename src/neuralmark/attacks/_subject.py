@@ -40,7 +40,7 @@ class Subject:
     module: "torch.nn.Module | None" = None
 
     def select(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """The tensors to attack: those named (as stored, or as `inspect` has it), or all matrices."""
+        """The tensors to attack: those named (stored or canonical names), or every matrix."""
         if not names:
             return tuple(name for name, value in self.weights.items() if value.ndim >= 2)
         wanted = [names] if isinstance(names, str) else names

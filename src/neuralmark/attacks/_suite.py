@@ -9,27 +9,33 @@ is, so the card does not depend on how many processes share the work.
 
 import hashlib
 import os
+import pickle
 import signal
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from neuralmark import files
 from neuralmark.attacks import get, name_of, names
-from neuralmark.attacks._base import Attack, Data, Weights
+from neuralmark.attacks._base import Attack, Data, Weights, checked_seed
 from neuralmark.attacks._card import Card, Skipped, make_card
 from neuralmark.attacks._launch import Result, _carried, launch
-from neuralmark.attacks._subject import Subject, read_weights, subject_of
+from neuralmark.attacks._subject import Subject, check_data, read_weights, subject_of
 from neuralmark.core.encoding import canonical_json
 from neuralmark.errors import (
     AttackError,
     DataMismatchError,
+    MissingDataError,
     MissingExtraError,
     NeuralMarkWarning,
     ParameterError,
@@ -57,36 +63,78 @@ OTHERS = "needs another checkpoint of the same shape: --other FILE (in Python ot
 ALONE = "has no sweep: run it alone"
 
 
+PIPE = 1 << 15
+"""What surely fits into the pipe to a new process, even if that never reads it (bytes)."""
+
+BROKEN = (
+    "a worker process ended before its time: in a script, call the suite under"
+    " 'if __name__ == \"__main__\":' (from stdin, use jobs=1); if memory ran out, use fewer jobs"
+    " (jobs=1: none)"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Lent:
+    """Weights of this process that lie in temporary files for the workers to read."""
+
+    label: str
+    dtypes: Mapping[str, str]
+    files: Mapping[str, Path]
+
+    def read(self) -> Subject:
+        """The subject as it was, without its module."""
+        weights = {name: np.load(path) for name, path in self.files.items()}
+        return replace(subject_of(weights), label=self.label, dtypes=self.dtypes)
+
+
+def _lend(folder: Path, subject: Subject) -> _Lent:
+    """Write the weights to a new folder within this one."""
+    with files.writing(folder):
+        own = Path(tempfile.mkdtemp(dir=folder))
+        paths = {name: own / f"{i}.npy" for i, name in enumerate(subject.weights)}
+        for name, path in paths.items():
+            np.save(path, subject.weights[name], allow_pickle=False)
+    return _Lent(subject.label, dict(subject.dtypes), paths)
+
+
 @dataclass(frozen=True, eq=False)
 class _Arena:
-    """What every attack of a suite is run on. It travels to the workers in memory only."""
+    """What every attack of a suite is run on. The key travels to the workers in memory only."""
 
-    subject: Subject | Path
+    subject: Subject | Path | _Lent
     key: Key
     claim: Claim | None
-    others: tuple[str | Path | Weights, ...]
+    others: tuple[str | Path | Weights | _Lent, ...]
     seed: int
     data: Data | None = None
 
     def entered(self) -> "_Arena":
         """The same with everything read, once a process."""
         subject = self.subject
-        if isinstance(subject, Path):
-            subject = subject_of(subject)
-        else:  # what came through a pipe has lost its protection against writing
-            weights = subject_of(subject.weights).weights
-            subject = replace(subject, weights=weights, module=None)
-        return replace(self, subject=subject, others=tuple(map(read_weights, self.others)))
+        subject = subject.read() if isinstance(subject, _Lent) else subject_of(subject)
+        return replace(self, subject=subject, others=tuple(map(_table, self.others)))
+
+    def lent(self, folder: Path) -> "_Arena":
+        """The same with all weights in files: a process that dies never reads its pipe."""
+        subject = self.subject
+        if isinstance(subject, Subject):
+            subject = _lend(folder, subject)
+        others = tuple(
+            _lend(folder, subject_of(other)) if isinstance(other, Mapping) else other
+            for other in self.others
+        )
+        return replace(self, subject=subject, others=others)
 
     def fight(self, attack: Attack) -> Result | Skipped:
         """Run one attack; one that cannot be run here says why."""
+        assert not isinstance(self.subject, _Lent)
         try:
             result = launch(
                 attack,
                 self.subject,
                 self.key,
                 claim=self.claim,
-                others=self.others,
+                others=[_table(other) for other in self.others],
                 data=self.data,
                 seed=seed_of(attack, self.seed),
             )
@@ -95,6 +143,10 @@ class _Arena:
         except (AttackError, MissingExtraError) as error:
             return Skipped(name_of(attack), str(error), attack.variant)
         return replace(result, weights=None, model=None, key=None)
+
+
+def _table(other: str | Path | Weights | _Lent) -> Weights:
+    return other.read().weights if isinstance(other, _Lent) else read_weights(other)
 
 
 def suite(
@@ -115,38 +167,67 @@ def suite(
     look at its activations (`only` keeps that short). `others` are checkpoints of the same shape,
     for the attacks that merge; `only` names the attacks to run; `jobs` is the number of processes
     (default: one a core; 1: none but this one). In a script, more than one process needs the
-    usual guard, `if __name__ == "__main__":`.
+    usual guard, `if __name__ == "__main__":`. If none of the attacks can be run, that is an error.
     """
     start = time.perf_counter()
-    if jobs is not None and jobs < 1:
-        raise ParameterError(f"jobs must be 1 or more, not {jobs}")
+    seed = _checked(seed, jobs, only)
     if isinstance(claim, str | Path):
         claim = Claim.load(claim)
-    subject = replace(subject_of(model), module=None)
+    whole = subject_of(model)
+    check_data(data, whole)
+    subject = replace(whole, module=None)
     before = _carried(subject, key, claim)
     for other in others:
         read_weights(other)  # what cannot be read is said here, not by a worker
-    live = subject_of(model) if data is not None else None
-    trained = data is not None and live is not None and live.module is not None
-    members, skipped = enlist(only, others=bool(others), data=trained)
+    live = whole.module is not None
+    members, here, skipped = _shared_out(only, others=bool(others), live=live, data=bool(data))
     source = Path(model) if isinstance(model, str | Path) else subject
     arena = _Arena(source, key, claim, tuple(others), seed)
     outcomes = _fight_all(arena, subject, members, jobs, progress)
-    if trained:
-        assert live is not None
-        hungry, _ = enlist(only, others=bool(others), data=True, hungry=True)
-        stage = replace(arena, subject=live, data=data)
-        outcomes += _fight_here(stage, hungry, progress)
-        members = members + hungry
+    outcomes += _fight_here(replace(arena, subject=whole, data=data), here, progress)
     fought = [
         (attack, outcome)
-        for attack, outcome in zip(members, outcomes, strict=True)
+        for attack, outcome in zip(members + here, outcomes, strict=True)
         if isinstance(outcome, Result)
     ]
     refused = [outcome for outcome in outcomes if isinstance(outcome, Skipped)]
     skipped += gathered(refused, {name_of(attack) for attack, _ in fought})
+    if not fought:
+        _nothing_run(skipped, tried=bool(outcomes))
     seconds = time.perf_counter() - start
     return make_card(before, fought, skipped, seed=seed, seconds=seconds)
+
+
+def _checked(seed: Any, jobs: Any, only: Any) -> int:
+    """The seed; numbers and names that cannot be meant are refused."""
+    whole = isinstance(jobs, int | np.integer) and not isinstance(jobs, bool)
+    if jobs is not None and not (whole and jobs >= 1):
+        raise ParameterError(f"jobs must be a whole number, 1 or more, not {jobs!r}")
+    named = only is None or (not isinstance(only, str) and all(isinstance(n, str) for n in only))
+    if not named or (only is not None and not len(only)):
+        raise ParameterError(f'only must be a list of names, as in only=["noise"], not {only!r}')
+    return checked_seed(seed)
+
+
+def _nothing_run(skipped: Sequence[Skipped], *, tried: bool) -> None:
+    reasons = "; ".join(f"{each.attack} {each.why}" for each in skipped)
+    words = f"none of these attacks could be run here: {reasons}"
+    raise AttackError(words) if tried else MissingDataError(words)
+
+
+def _shared_out(
+    only: Sequence[str] | None, *, others: bool, live: bool, data: bool
+) -> tuple[list[Attack], list[Attack], list[Skipped]]:
+    """Attacks on weights alone, those that are given the live module, and why the rest cannot."""
+    trained = live and data
+    members, skipped = enlist(only, others=others, data=trained)
+    here = [attack for attack in members if live and getattr(attack, "preserves", False)]
+    members = [attack for attack in members if attack not in here]
+    if trained:
+        hungry, more = enlist(only, others=others, data=True, hungry=True)
+        here += hungry
+        skipped = list(dict.fromkeys(skipped + more))
+    return members, here, skipped
 
 
 def _fight_all(
@@ -249,7 +330,10 @@ def _fight_in_processes(
     arena: _Arena, members: Sequence[Attack], workers: int, progress: Counting | None
 ) -> list[Result | Skipped]:
     found: dict[int, Result | Skipped] = {}
-    with _single_threaded():
+    with _single_threaded(), tempfile.TemporaryDirectory(prefix="neuralmark-") as folder:
+        arena = arena.lent(Path(folder))
+        if len(pickle.dumps(arena)) > PIPE:
+            _try_a_process()
         pool = ProcessPoolExecutor(workers, get_context("spawn"), _enter, (arena,))
         try:
             futures = {pool.submit(_fight, attack): i for i, attack in enumerate(members)}
@@ -259,16 +343,22 @@ def _fight_in_processes(
                 if progress:
                     progress(name_of(members[index]), len(found), len(members))
         except BrokenProcessPool:
-            raise AttackError(
-                "a worker process ended before its time: in a script, call the suite under"
-                " 'if __name__ == \"__main__\":'; if memory ran out, use fewer jobs (jobs=1: none)"
-            ) from None
+            raise AttackError(BROKEN) from None
         except BaseException:
             _stop(pool)
             raise
         finally:
             pool.shutdown(cancel_futures=True)
     return [found[i] for i in range(len(members))]
+
+
+def _try_a_process() -> None:
+    """Raise unless a new process comes up: one that dies would let us wait at its pipe for ever."""
+    process = get_context("spawn").Process(target=os.getpid)
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise AttackError(BROKEN)
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
