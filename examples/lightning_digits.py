@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import neuralmark._torchvision  # isort: skip - first: others import torchvision
 import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -15,7 +16,6 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import neuralmark
 from neuralmark.integrations.lightning import NeuralMarkCallback
 
 

@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import neuralmark._torchvision  # isort: skip - first: others import torchvision
 import transformers
 from peft import LoraConfig, get_peft_model
 from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
 
-import neuralmark
 from neuralmark.integrations.transformers import NeuralMarkCallback
 
 HF: Any = transformers  # most of its functions have no types

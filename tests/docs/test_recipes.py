@@ -34,6 +34,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "schemes" / "signmark.py").write_text(recipe("A scheme"))
     (package / "attacks" / "round_off.py").write_text(recipe("An attack"))
+    experiments = package / "lab" / "experiments"
+    (experiments / "sixteen_rounds.py").write_text(recipe("An experiment"))
     shutil.copytree(
         ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__", "golden")
     )
@@ -65,6 +67,17 @@ def test_the_battery_passes_on_what_a_recipe_adds(house: Path, battery: str, nam
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
     assert int(passed[1]) >= 5, done.stdout
+
+
+def test_an_experiment_is_one_file(house: Path) -> None:
+    common = ("--preset", "smoke", "--results", str(house / "results"))
+    listed = run(house, "-m", "neuralmark", "lab", "list", "--preset", "smoke")
+    assert "sixteen-rounds" in listed.stdout
+    done = run(house, "-m", "neuralmark", "lab", "run", "sixteen-rounds", *common)
+    assert done.returncode == 0, done.stderr
+    told = run(house, "-m", "neuralmark", "lab", "report", *common, "-o", str(house / "report"))
+    assert told.returncode == 0, told.stderr
+    assert "| 16 | 0.0" in (house / "report" / "results.md").read_text()
 
 
 def test_the_command_line_knows_what_a_recipe_adds(house: Path) -> None:

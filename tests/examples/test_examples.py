@@ -9,18 +9,12 @@ import pytest
 from tests.conftest import clean_environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-START = """
-import neuralmark.zoo._torchvision, runpy, sys
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-"""Runs a script; torchvision as pip finds it beside the CPU build of torch must be mended first."""
 
 
 def run(name: str, folder: Path, *options: str) -> str:
     """Its output. One thread: the tests may share the machine."""
     done = subprocess.run(
-        [sys.executable, "-c", START, str(EXAMPLES / name), *options],
+        [sys.executable, str(EXAMPLES / name), *options],
         cwd=folder,
         env=clean_environment(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES=""),
         capture_output=True,

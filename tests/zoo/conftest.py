@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import neuralmark.zoo._torchvision  # noqa: F401
+import neuralmark._torchvision  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

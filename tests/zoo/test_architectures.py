@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 
 import neuralmark
 from neuralmark import Key, Parameters, zoo
+from neuralmark._torchvision import load
 from neuralmark.errors import MalformedError, MissingDataError, ParameterError
 from neuralmark.zoo import models
-from neuralmark.zoo._torchvision import load
 
 PAPER = [
     *("alexnet", "googlenet", "gpt2", "gpt2-medium", "mobilenet_v3_large", "resnet18"),

@@ -13,6 +13,7 @@ from tests.conftest import one_line
 from tests.zoo import layouts
 
 from neuralmark import zoo
+from neuralmark._torchvision import load
 from neuralmark.errors import (
     InputError,
     MalformedError,
@@ -21,7 +22,6 @@ from neuralmark.errors import (
     ParameterError,
     UnsafeError,
 )
-from neuralmark.zoo._torchvision import load
 from neuralmark.zoo.sets._batches import read_batch
 from neuralmark.zoo.sets._images import reader
 

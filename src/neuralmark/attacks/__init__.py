@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from neuralmark.attacks._base import Attack, Data, Outcome, Scene, Weights, option
-from neuralmark.errors import UnknownAttackError
+from neuralmark.errors import ParameterError, UnknownAttackError
 
 if TYPE_CHECKING:
     from neuralmark.attacks._card import Card
@@ -48,6 +48,8 @@ def names() -> list[str]:
 
 def get(name: str) -> type[Attack]:
     """The attack of this name; an unknown one is an error with the nearest suggestion."""
+    if not isinstance(name, str):
+        raise ParameterError(f'give the name of an attack, as in get("noise"), not {name!r}')
     plain = name.replace("_", "-")
     if plain in _built_in():
         module = import_module(f"{__name__}.{plain.replace('-', '_')}")

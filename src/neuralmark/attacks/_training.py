@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from neuralmark.attacks._base import Data, Scene
@@ -115,7 +114,8 @@ def _loss(model: Any, data: Data, some: "torch.Tensor") -> "torch.Tensor":
 
 def with_lora(model: "torch.nn.Module", rank: int, classifier: str) -> Any:
     """The model under LoRA adapters on every linear and convolution layer but the classifier."""
-    import_module("neuralmark.zoo._torchvision")  # peft imports torchvision where it is installed
+    import neuralmark._torchvision  # noqa: F401 - peft imports torchvision where it is installed
+
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:

@@ -1,6 +1,5 @@
 """Packages that are there only with an extra, imported when they are first needed."""
 
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +18,7 @@ def need(module: str) -> Any:
 
 
 def hugging_face(module: str) -> Any:
-    """Transformers or peft, behind the zoo's shim for torchvision where there is one."""
-    with suppress(ModuleNotFoundError):
-        import_module("neuralmark.zoo._torchvision")
+    """Transformers or peft, behind the shim for torchvision, which both import."""
+    import neuralmark._torchvision  # noqa: F401
+
     return need(module)

@@ -1,7 +1,7 @@
 """GPT-2 with LoRA as the paper trains it: rank 4, factor 32, dropout 0.1, on every c_attn.
 
 Needs transformers and peft. torchvision, where it is installed, is put right first (see
-`zoo._torchvision`), as transformers imports it.
+`neuralmark._torchvision`), as transformers imports it.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class GPT2(Architecture):
 
     def make(self, classes: int) -> Any:
         """A language model, wrapped by peft unless `lora` is off."""
-        _need("neuralmark.zoo._torchvision")
+        _need("neuralmark._torchvision")
         base = self._finished() if self.weights else self._fresh()
         if not self.lora:
             return base

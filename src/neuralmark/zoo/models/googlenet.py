@@ -16,7 +16,7 @@ class GoogLeNet(Architecture):
 
     def make(self, classes: int) -> Any:
         """Fresh weights."""
-        from neuralmark.zoo._torchvision import load
+        from neuralmark._torchvision import load
 
         return load().models.googlenet(
             weights=None, num_classes=classes, aux_logits=False, init_weights=True

@@ -16,6 +16,6 @@ class MobileNetV3Large(Architecture):
 
     def make(self, classes: int) -> Any:
         """Fresh weights."""
-        from neuralmark.zoo._torchvision import load
+        from neuralmark._torchvision import load
 
         return load().models.mobilenet_v3_large(weights=None, num_classes=classes)

@@ -16,6 +16,6 @@ class VGG13(Architecture):
 
     def make(self, classes: int) -> Any:
         """Fresh weights."""
-        from neuralmark.zoo._torchvision import load
+        from neuralmark._torchvision import load
 
         return load().models.vgg13(weights=None, num_classes=classes)

@@ -16,6 +16,6 @@ class ViTB16(Architecture):
 
     def make(self, classes: int) -> Any:
         """Fresh weights."""
-        from neuralmark.zoo._torchvision import load
+        from neuralmark._torchvision import load
 
         return load().models.vit_b_16(weights=None, num_classes=classes, image_size=32)
