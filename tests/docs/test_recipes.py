@@ -35,7 +35,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (package / "schemes" / "signmark.py").write_text(recipe("A scheme"))
     (package / "attacks" / "round_off.py").write_text(recipe("An attack"))
     experiments = package / "lab" / "experiments"
-    (experiments / "sixteen_rounds.py").write_text(recipe("An experiment"))
+    (experiments / "ten_rounds.py").write_text(recipe("An experiment"))
     shutil.copytree(
         ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__", "golden")
     )
@@ -72,12 +72,12 @@ def test_the_battery_passes_on_what_a_recipe_adds(house: Path, battery: str, nam
 def test_an_experiment_is_one_file(house: Path) -> None:
     common = ("--preset", "smoke", "--results", str(house / "results"))
     listed = run(house, "-m", "neuralmark", "lab", "list", "--preset", "smoke")
-    assert "sixteen-rounds" in listed.stdout
-    done = run(house, "-m", "neuralmark", "lab", "run", "sixteen-rounds", *common)
+    assert "ten-rounds" in listed.stdout
+    done = run(house, "-m", "neuralmark", "lab", "run", "ten-rounds", *common)
     assert done.returncode == 0, done.stderr
     told = run(house, "-m", "neuralmark", "lab", "report", *common, "-o", str(house / "report"))
     assert told.returncode == 0, told.stderr
-    assert "| 16 | 0.0" in (house / "report" / "results.md").read_text()
+    assert "| 10 | 0." in (house / "report" / "results.md").read_text()
 
 
 def test_the_command_line_knows_what_a_recipe_adds(house: Path) -> None:

@@ -40,6 +40,8 @@ def overlap(settings: Settings, seed: int) -> Row:
         return chosen
 
     owner = selected()
+    if not owner.any():
+        raise ParameterError(f"{weights:,} weights leave no carrier after {rounds} rounds")
     shares = [float((owner & selected()).sum() / owner.sum()) for _ in range(keys)]
     return {"shares": shares, "mean": float(np.mean(shares)), "carriers": int(owner.sum())}
 
