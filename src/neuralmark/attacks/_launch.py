@@ -66,7 +66,8 @@ class Result:
     steps: int
     queries: int
     change: float
-    """Relative change of the attacked tensors, ‖Δw‖/‖w‖; infinite when most changed shape."""
+    """‖Δw‖/‖w‖ of the attacked tensors (with a new task: of the marked ones); infinite when most
+    changed shape."""
     accuracy_before: float | None = None
     accuracy_after: float | None = None
     note: str = ""
@@ -159,7 +160,7 @@ def launch(
         seconds=seconds,
         steps=outcome.steps,
         queries=outcome.queries,
-        change=changed.distance(subject, scene.target),
+        change=changed.distance(subject, _looked_at(attack, scene, before)),
         accuracy_before=subject.accuracy(data) if attack.keeps_task else None,
         accuracy_after=changed.accuracy(data),
         note=outcome.note,
@@ -168,6 +169,16 @@ def launch(
         model=changed.module,
         key=outcome.key,
     )
+
+
+def _looked_at(attack: Attack, scene: Scene, before: Verdict | None) -> Sequence[str]:
+    """The tensors whose change is told: those attacked; where the task is new, those marked.
+
+    A fresh classifier would drown out everything else.
+    """
+    if attack.keeps_task or before is None:
+        return scene.target
+    return [tensor.stored_name for tensor in before.tensors]
 
 
 def _seeded(attack: Attack, scene: Scene, seed: int) -> Outcome:
