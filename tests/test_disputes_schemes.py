@@ -72,13 +72,14 @@ def test_the_thief_never_wins_and_the_owner_does_while_his_mark_lasts(
     case: Case, tmp_path: Path
 ) -> None:
     key, claim, _, _ = case
-    for weight, rate in ((3.0, 0.02), (300.0, 0.02)):
+    for weight, rate in ((1.0, 0.001), (300.0, 0.02)):
         thief = overwritten(case, weight, rate)
         folder = tmp_path / f"{weight:g}"
         folder.mkdir()
         ruling = ruled(case, thief, folder)
         lasts = neuralmark.verify(thief[0], key, claim=claim).verified
         assert ruling.owner == ("owner" if lasts else None), ruling.reasons
+        assert lasts or weight > 1, "the weak attack must leave the owner's mark"
         assert ruling.reasons
 
 

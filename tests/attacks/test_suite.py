@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from tests.conftest import PYTHON, QUICK, clean_environment, gaussian, gaussian_model
 
 from neuralmark import Key, attacks, embed, imprint
-from neuralmark.attacks import Attack, Card, Outcome, Scene, _card, _suite, option
+from neuralmark.attacks import Attack, Card, Outcome, Scene, _arena, _card, _suite, option
 from neuralmark.attacks._launch import Result, launch
 from neuralmark.attacks._save import save_attacked
 from neuralmark.errors import (
@@ -174,7 +174,7 @@ def test_the_card_says_what_launching_says(marked: Path) -> None:
     sweep = attacks.get("noise").sweep()
     assert [point.strength for point in row.points] == [each.strength for each in sweep]
     for attack, point in zip(sweep, row.points, strict=True):
-        result = launch(attack, marked, KEY, seed=_suite.seed_of(attack, 3))
+        result = launch(attack, marked, KEY, seed=_arena.seed_of(attack, 3))
         assert result.after is not None
         assert (point.matched, point.status) == (result.after.matched, result.after.status)
         assert point.held == result.survived
@@ -235,7 +235,7 @@ def test_forging_succeeds_only_if_verified(marked: Path, verdict: Verdict) -> No
 
 
 def test_what_is_not_run_is_listed(marked: Path) -> None:
-    arena = _suite._Arena(marked, KEY, None, (), 0).entered()
+    arena = _arena.Arena(marked, KEY, None, (), 0).entered()
     for error, words in (("family", "no such family"), ("extra", "pip install it")):
         refusal = arena.fight(Refuses(error=error))
         assert isinstance(refusal, _card.Skipped)
@@ -272,9 +272,9 @@ def test_every_attack_is_run_or_listed() -> None:
 
 def test_seeds_differ_and_stay() -> None:
     sweep = attacks.get("noise").sweep()
-    assert len({_suite.seed_of(attack, 0) for attack in sweep}) == len(sweep)
-    assert _suite.seed_of(sweep[0], 0) != _suite.seed_of(sweep[0], 1)
-    assert _suite.seed_of(sweep[0], 0) == _suite.seed_of(replace(sweep[0]), 0)
+    assert len({_arena.seed_of(attack, 0) for attack in sweep}) == len(sweep)
+    assert _arena.seed_of(sweep[0], 0) != _arena.seed_of(sweep[0], 1)
+    assert _arena.seed_of(sweep[0], 0) == _arena.seed_of(replace(sweep[0]), 0)
 
 
 def test_progress(marked: Path) -> None:
