@@ -5,7 +5,7 @@ import platform
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +24,8 @@ from neuralmark.records import Claim
 
 if TYPE_CHECKING:
     import torch
+
+    from neuralmark.zoo import DataSet
 
 Notify = Callable[[int, int], None]
 
@@ -117,14 +119,21 @@ def _built(spec: Training, classes: int) -> "tuple[torch.nn.Module, tuple[str, .
     return model, spec.tensors or architecture.marked
 
 
+@lru_cache(maxsize=4)
+def _data(name: str, folder: Path | None, images: int | None, tests: int | None) -> "DataSet":
+    """A data set, read once for all the runs of a worker."""
+    from neuralmark import zoo
+
+    return zoo.data(name, folder, limit=images, test_limit=tests)
+
+
 def _train(store: Store, folder: Path | None, spec: Training, notify: Notify) -> Row:
     import torch
 
-    from neuralmark import zoo
     from neuralmark.lab.training import Course, train
 
     torch.set_num_threads(1)
-    data = zoo.data(spec.data, folder, limit=spec.images, test_limit=spec.test_images)
+    data = _data(spec.data, folder, spec.images, spec.test_images)
     torch.manual_seed(spec.seed)
     model, tensors = _built(spec, data.classes)
     home = store.folder(spec)
@@ -210,14 +219,12 @@ def victim_of(store: Store, folder: Path | None, spec: Training) -> "torch.nn.Mo
 def _assault(store: Store, folder: Path | None, spec: Assault, notify: Notify) -> Row:
     import torch
 
-    from neuralmark import zoo
-
     torch.set_num_threads(1)
     attack = attacks.get(spec.attack)(**dict(spec.settings))
     victim = spec.victim
     model = victim_of(store, folder, victim)
     images = spec.images if spec.images is not None else victim.images
-    source = zoo.data(spec.data or victim.data, folder, limit=images, test_limit=victim.test_images)
+    source = _data(spec.data or victim.data, folder, images, victim.test_images)
     home = store.folder(victim)
     claim = None if victim.mark is None else Claim.load(home / "claim.json")
     key = None if claim is None else key_for(victim, partial(_fitting, claim.placement))
