@@ -26,6 +26,8 @@ class TrainingScale:
     seeds: tuple[int, ...]
     strength: float
     greedy_strength: float
+    drops: tuple[int, ...] = ()
+    """Epochs after which the learning rate falls to a tenth."""
     images: int | None = None
     test_images: int | None = None
     options: Settings = ()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from neuralmark.core.encoding import canonical_json
 from neuralmark.errors import ParameterError
 
-LAB_VERSION = 1
+LAB_VERSION = 2
 """Changes when the same specification would give other numbers."""
 
 Value = int | float | str
@@ -56,6 +56,8 @@ class Training:
     epochs: int
     rate: float
     batch: int
+    drops: tuple[int, ...] = ()
+    """Epochs after which the rate falls to a tenth."""
     images: int | None = None
     """At most so many training images (None: all)."""
     test_images: int | None = None

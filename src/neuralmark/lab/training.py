@@ -20,7 +20,7 @@ Attach = Callable[["torch.nn.Module", Any], Any]
 
 @dataclass(frozen=True)
 class Course:
-    """How a model is trained: SGD, a constant rate."""
+    """How a model is trained: SGD, its rate falling to a tenth after each of the `drops`."""
 
     epochs: int
     rate: float
@@ -28,6 +28,15 @@ class Course:
     momentum: float = 0.9
     decay: float = 5e-4
     seed: int = 0
+    drops: tuple[int, ...] = ()
+
+    def rate_in(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0.
+
+        >>> [Course(200, 0.01, 64, drops=(100, 150)).rate_in(e) for e in (0, 99, 100, 150)]
+        [0.01, 0.01, 0.001, 0.0001]
+        """
+        return self.rate / 10.0 ** sum(epoch >= drop for drop in self.drops)
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,8 @@ def _epoch(
 
     generator = torch.Generator().manual_seed(1_000_003 * course.seed + epoch)
     torch.manual_seed(1_000_003 * course.seed + epoch)  # dropout and the like
+    for group in optimizer.param_groups:
+        group["lr"] = course.rate_in(epoch)
     model.train()
     total = count = 0.0
     for batch in torch.randperm(len(data.train_labels), generator=generator).split(course.batch):

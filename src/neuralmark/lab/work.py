@@ -140,7 +140,15 @@ def _train(store: Store, folder: Path | None, spec: Training, notify: Notify) ->
     outcome = train(
         model,
         data,
-        Course(spec.epochs, spec.rate, spec.batch, spec.momentum, spec.decay, spec.seed),
+        Course(
+            spec.epochs,
+            spec.rate,
+            spec.batch,
+            momentum=spec.momentum,
+            decay=spec.decay,
+            seed=spec.seed,
+            drops=spec.drops,
+        ),
         _attached(spec, tensors),
         home / "state.pt",
         notify,

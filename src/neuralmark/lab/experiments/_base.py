@@ -141,6 +141,7 @@ def training(
         epochs=scale.epochs,
         rate=scale.rate,
         batch=scale.batch,
+        drops=scale.drops,
         images=scale.images,
         test_images=scale.test_images,
         seed=seed,
