@@ -1,6 +1,7 @@
 """Every experiment that is found: its runs, and what its rows become."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import call
@@ -9,8 +10,8 @@ from neuralmark.errors import ParameterError
 from neuralmark.lab import experiments
 from neuralmark.lab.experiments._base import Cell, Results, Table
 from neuralmark.lab.preset import load_preset, preset_names
-from neuralmark.lab.spec import from_dict, identity, in_order, to_dict
-from neuralmark.reports.lab import drawn, html_table, latex, made, markdown
+from neuralmark.lab.spec import Spec, from_dict, identity, in_order, to_dict
+from neuralmark.reports.lab import Part, drawn, html_table, latex, made, markdown
 
 NAMES = experiments.names()
 
@@ -63,9 +64,113 @@ def test_tables_in_three_languages() -> None:
     assert r"Rates \& $\lambda$" in tex
     assert r"9\_0$^{\neq}$ {\scriptsize [100]}" in tex
     preset = load_preset("smoke")
-    text = markdown(preset, [], [(experiments.get("pruning"), [TABLE], [])])
+    text = markdown(preset, [], [Part(experiments.get("pruning"), [TABLE], [])])
     assert "| 1 | 93.1 (100) *[93.65 (100)]* |" in text
     assert "| 10 | 9_0 ≠ *[100]* |" in text
+
+
+def told(preset: str, *names: str, **given: Any) -> Results:
+    """A row for every run of these experiments, all with the same figures."""
+    figures = {"accuracy": 0.5, "rate": 1.0, "seconds": 60.0, **given}
+    specs = (spec for name in names for spec in experiments.get(name).runs(load_preset(preset)))
+    return Results([{"run": identity(spec), **figures} for spec in specs])
+
+
+def cell(name: str, results: Results, table: int, row: str, column: str) -> Cell:
+    found = experiments.get(name).tables(load_preset("cpu"), results)[table]
+    line = next(each for each in found.rows if each[0] == row)
+    made_ = line[found.head.index(column)]
+    assert isinstance(made_, Cell)
+    return made_
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "row", "column", "paper"),
+    [
+        ("fidelity-data", 0, "cifar100", "NeuralMark", "76.34 (100)"),
+        ("fidelity-data", 0, "cifar10", "Clean", "94.76"),
+        ("overwrite-lambda", 1, "1000", "VanillaMark", "71.35 (57.42)"),
+        ("overwrite-eta", 0, "0.01", "VoteMark*", "91.76 (60.15)"),
+        ("finetune-all", 0, "0.1", "GreedyMark", "82.34 (62.10)"),
+        ("finetune-marked", 1, "0.001", "GreedyMark", "19.94 (82.42)"),
+        ("pruning", 0, "0.5", "NeuralMark", "(≈ 100)"),
+        ("length", 0, "2048", "accuracy", "76.27"),
+        ("layers", 0, "all 4 convolutions", "accuracy", "75.86"),
+        ("rounds", 0, "cifar100", "R=6", "75.59 (100)"),
+        ("rounds", 1, "overwrite λ=1000", "R=8", "93.39 (100.00)"),
+        ("rounds", 1, "overwrite η=0.01", "R=8", "90.48 (89.84)"),
+        ("rounds", 2, "finetune all", "R=6", "72.68 (100.00)"),
+    ],
+)
+def test_the_papers_value_stands_beside_ours(
+    name: str, table: int, row: str, column: str, paper: str
+) -> None:
+    assert cell(name, told("cpu", name), table, row, column).paper == paper
+    assert cell(name, Results([]), table, row, column) == Cell("–", paper)
+
+
+def test_what_the_paper_has_in_full_is_contradicted_below_the_boundary() -> None:
+    for rate, against in ((226 / 256, True), (227 / 256, False)):
+        for name, row, column in (
+            ("fidelity-data", "cifar10", "VoteMark*"),
+            ("rounds", "cifar10", "R=8"),
+            ("layers", "conv3.weight", "detection rate"),
+            ("length", "256", "detection rate"),
+            ("pruning", "0.9", "NeuralMark"),
+        ):
+            found = cell(name, told("cpu", name, rate=rate), 0, row, column)
+            assert found.contradicts is against, (name, rate)
+    clean = cell("fidelity-data", told("cpu", "fidelity-data", rate=None), 0, "cifar10", "Clean")
+    assert not clean.contradicts
+
+
+def test_a_length_has_its_own_boundary() -> None:
+    results = told("cpu", "length", rate=0.8)
+    assert cell("length", results, 0, "256", "detection rate").contradicts
+    assert not cell("length", results, 0, "512", "detection rate").contradicts
+    nearly = told("cpu", "length", rate=127 / 128)
+    assert cell("length", nearly, 0, "128", "detection rate").contradicts
+    assert not cell("length", nearly, 0, "256", "detection rate").contradicts
+
+
+def test_a_network_that_the_paper_lacks_is_held_against_resnet18() -> None:
+    (table,) = experiments.get("fidelity-data").tables(load_preset("cpu"), Results([]))
+    assert table.note == "the paper has no smallcnn: its values are ResNet-18's"
+    for table in experiments.get("fidelity-data").tables(load_preset("paper"), Results([])):
+        assert table.note == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_know_their_runs(name: str) -> None:
+    for scale in ("cpu", "paper"):
+        preset = load_preset(scale)
+        experiment = experiments.get(name)
+        tables = experiment.tables(preset, Results([]))
+        if len(tables) < 2:
+            continue
+        own: list[Spec] = [spec for table in tables for spec in table.specs]
+        assert all(table.specs for table in tables)
+        assert {identity(s) for s in own} == {identity(s) for s in experiment.runs(preset)}
+
+
+def test_overwriting_is_drawn_on_a_logarithmic_axis_with_the_boundary_of_its_bits() -> None:
+    for scale, bits in (("cpu", 227 / 256), ("smoke", 155 / 160)):
+        for name in ("overwrite-lambda", "overwrite-eta"):
+            figures = experiments.get(name).figures(load_preset(scale), told(scale, name))
+            assert all(figure.log for figure in figures)
+            assert {figure.boundary for figure in figures} == {100 * bits}
+
+
+def test_densities_have_an_area_of_one() -> None:
+    counts = [0, 1, 4, 2, 1]
+    given = {"counts": counts, "deviation": 0.02, "mean": 0.0}
+    results = told("cpu", "distribution", distribution=given, moved=0.1)
+    (figure,) = experiments.get("distribution").figures(load_preset("cpu"), results)
+    assert figure.steps
+    points = figure.lines[0].points
+    width = points[1][0] - points[0][0]
+    assert width == pytest.approx(8 * 0.02 / 5)
+    assert sum(y for _, y in points) * width == pytest.approx(1)
 
 
 def test_figures_are_the_same_every_time() -> None:

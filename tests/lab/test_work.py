@@ -7,15 +7,16 @@ import torch
 
 from neuralmark.errors import TooFewCarriersError
 from neuralmark.keyfile import Key
+from neuralmark.lab.keys import DRAWS, _drawn, fitting, key_for
 from neuralmark.lab.spec import Marking, Training
-from neuralmark.lab.work import BINS, DRAWS, _distribution, _drawn, _fitting, key_for
+from neuralmark.lab.work import BINS, _distribution
 
 SPEC = Training("digits", "digits", 1, 0.1, 8, mark=Marking(bits=256, pools=600, rounds=4))
 
 
 def fits(key: Key, size: int) -> bool:
     try:
-        _fitting((("w", (size,)),), key)
+        fitting((("w", (size,)),), key)
     except TooFewCarriersError:
         return False
     return True
@@ -25,14 +26,14 @@ def test_a_key_that_does_not_fit_is_drawn_again() -> None:
     keys = [_drawn(SPEC, draw) for draw in range(DRAWS)]
     sizes = range(600 * 2**3, 600 * 2**5, 100)
     size = next(n for n in sizes if not fits(keys[0], n) and any(fits(key, n) for key in keys))
-    chosen = key_for(SPEC, partial(_fitting, (("w", (size,)),)))
+    chosen = key_for(SPEC, partial(fitting, (("w", (size,)),)))
     first = next(key for key in keys if fits(key, size))
     assert chosen.secret == first.secret != keys[0].secret
 
 
 def test_a_layer_too_small_for_any_key_is_refused() -> None:
     with pytest.raises(TooFewCarriersError):
-        key_for(SPEC, partial(_fitting, (("w", (100,)),)))
+        key_for(SPEC, partial(fitting, (("w", (100,)),)))
 
 
 def test_the_distribution_counts_stored_weights_only() -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 import neuralmark
 from neuralmark import Key, Parameters, zoo
 from neuralmark._torchvision import load
-from neuralmark.errors import MalformedError, MissingDataError, ParameterError
+from neuralmark.errors import CheckpointError, ParameterError
 from neuralmark.zoo import models
 
 PAPER = [
@@ -40,7 +40,7 @@ def loss_of(model: Any, network: zoo.Architecture, labels: torch.Tensor) -> torc
 
 def test_the_papers_thirteen_are_there() -> None:
     assert set(PAPER) <= set(zoo.architectures())
-    assert set(zoo.architectures()) - set(PAPER) == {"digits", "smallcnn"}
+    assert set(zoo.architectures()) - set(PAPER) == {"digits", "gpt2-tiny", "smallcnn"}
 
 
 @pytest.mark.parametrize("name", zoo.architectures())
@@ -202,18 +202,20 @@ def test_weights_from_a_folder(finished: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_missing_and_damaged_weights(finished: Path, tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match="no weights of GPT-2-S in"):
+    with pytest.raises(
+        CheckpointError, match=r"is not a folder of GPT-2: config\.json, model\.safetensors"
+    ):
         zoo.architecture("gpt2", {"weights": str(tmp_path)}).build()
     (tmp_path / "config.json").write_bytes((finished / "config.json").read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"\x10" + bytes(40))
-    with pytest.raises(MalformedError):
+    with pytest.raises(CheckpointError, match="cannot be loaded"):
         zoo.architecture("gpt2", {"weights": str(tmp_path)}).build()
 
 
 def test_a_pickle_is_not_loaded(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((finished / "config.json").read_bytes())
     torch.save({}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(MissingDataError):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors missing"):
         zoo.architecture("gpt2", {"weights": str(tmp_path)}).build()
 
 

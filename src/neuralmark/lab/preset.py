@@ -58,6 +58,25 @@ class Sweeps:
 
 
 @dataclass(frozen=True)
+class TextScale:
+    """Which language models are tuned on E2E, and for how long."""
+
+    models: tuple[str, ...] = ()
+    epochs: int = 5
+    rate: float = 2e-4
+    batch: int = 8
+    warm_up: int = 500
+    strength: float = 1.0
+    rows: int | None = None
+    meanings: int | None = None
+    beams: int = 10
+    base_epochs: int = 0
+    """Epochs on the development rows from fresh weights first; 0: weights from folder or hub."""
+    base_rate: float = 2e-3
+    base_batch: int = 16
+
+
+@dataclass(frozen=True)
 class Preset:
     """A scale, by name."""
 
@@ -66,6 +85,7 @@ class Preset:
     training: TrainingScale
     attack: AttackScale
     sweeps: Sweeps
+    text: TextScale = field(default=TextScale())
     key: Settings = field(default=())
     """Bits, pools and rounds of the keys, where the scale asks for smaller ones."""
 
@@ -99,13 +119,14 @@ def load_preset(name: str) -> Preset:
 
 def parse(name: str, data: dict[str, Any]) -> Preset:
     """A preset from parsed TOML; an unknown key is an error with the nearest suggestion."""
-    _check(name, "", data, {"about", "training", "attack", "sweeps", "key"})
+    _check(name, "", data, {"about", "training", "attack", "sweeps", "text", "key"})
     parts = {}
     for part, cls in (("training", TrainingScale), ("attack", AttackScale), ("sweeps", Sweeps)):
         given = data.get(part)
         if not isinstance(given, dict):
             raise ParameterError(f"the preset {name} has no table [{part}]")
         parts[part] = _table(name, part, given, cls)
+    parts["text"] = _table(name, "text", data.get("text", {}), TextScale)
     key = _frozen(data.get("key", {}))
     return Preset(name, str(data.get("about", "")), key=key, **parts)
 

@@ -1,8 +1,9 @@
 """What a run is: a frozen specification. Its hash names its folder.
 
-Three kinds: a `Training` makes a model (with a mark or without), an `Assault` attacks the model of
-a training, a `Probe` measures something that needs neither. Everything that shapes the numbers is
-in the specification; what does not (where files are, how many processes) is not.
+Four kinds: a `Training` makes a model (with a mark or without), a `Tuning` a language model, an
+`Assault` attacks the model of a training, a `Probe` measures something that needs none. Everything
+that shapes the numbers is in the specification; what does not (where files are, how many processes)
+is not.
 """
 
 import hashlib
@@ -83,6 +84,43 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """A language model trained on E2E and scored on what it says; marked or clean."""
+
+    kind: ClassVar[str] = "tuning"
+
+    architecture: str
+    epochs: int
+    rate: float
+    batch: int
+    warm_up: int
+    start: "Tuning | None" = None
+    """Whose model is tuned; None: the architecture's published weights, or fresh ones."""
+    adapted: bool = True
+    """LoRA adapters only, or all weights."""
+    split: str = "train"
+    rows: int | None = None
+    """At most so many rows, spread over the file (None: all)."""
+    meanings: int | None = None
+    """At most so many test meanings are put into words (None: all; 0: none)."""
+    beams: int = 10
+    seed: int = 0
+    mark: Marking | None = None
+
+    @property
+    def needs(self) -> tuple["Spec", ...]:
+        """The model that is tuned."""
+        return () if self.start is None else (self.start,)
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        who = "clean" if self.mark is None else self.mark.scheme
+        how = "tune" if self.adapted else "train"
+        return f"{how} {self.architecture} on e2e {self.split}, {who}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
 class Assault:
     """An attack on the model of a training."""
 
@@ -132,8 +170,8 @@ class Probe:
         return f"{self.probe}: " + ", ".join(f"{name} {value}" for name, value in self.settings)
 
 
-Spec = Training | Assault | Probe
-_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (Training, Assault, Probe)}
+Spec = Training | Tuning | Assault | Probe
+_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (Training, Tuning, Assault, Probe)}
 
 
 def to_dict(spec: Spec) -> dict[str, Any]:
@@ -177,6 +215,8 @@ def _built(cls: type[Any], given: dict[str, Any]) -> Any:
     values = {name: _tupled(value) for name, value in given.items()}
     if isinstance(values.get("mark"), dict):
         values["mark"] = _built(Marking, values["mark"])
+    if isinstance(values.get("start"), dict):
+        values["start"] = _built(Tuning, values["start"])
     if isinstance(values.get("victim"), dict):
         values["victim"] = _built(Training, values["victim"])
     return cls(**values)

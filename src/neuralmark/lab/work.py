@@ -1,25 +1,21 @@
 """Carrying out one run: train, attack or measure; resumes from what a killed one had saved."""
 
-import hashlib
 import platform
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralmark import attacks, schemes
+from neuralmark import attacks
 from neuralmark._version import __version__
-from neuralmark.core.key import Parameters, Placement
-from neuralmark.errors import ParameterError, TooFewCarriersError
-from neuralmark.keyfile import Key
-from neuralmark.lab import probes
-from neuralmark.lab.spec import Assault, Marking, Probe, Spec, Training
+from neuralmark.errors import ParameterError
+from neuralmark.lab import probes, texts
+from neuralmark.lab.keys import fitting, key_for
+from neuralmark.lab.spec import Assault, Probe, Spec, Training, Tuning
 from neuralmark.lab.store import Row, Store
-from neuralmark.reading import require_carriers
 from neuralmark.records import Claim
 
 if TYPE_CHECKING:
@@ -29,10 +25,6 @@ if TYPE_CHECKING:
 
 Notify = Callable[[int, int], None]
 
-Used = TypeVar("Used")
-
-DRAWS = 16
-"""Keys that are tried before a layer counts as too small."""
 LORA_DELTA = "lora_delta"
 """How the names of LoRA products end: computed, not stored."""
 BINS = 101
@@ -51,6 +43,8 @@ def perform(store: Store, data: Path | None, spec: Spec, notify: Notify) -> None
     start = time.perf_counter()
     if isinstance(spec, Training):
         row = _train(store, data, spec, notify)
+    elif isinstance(spec, Tuning):
+        row = texts.tune(store, data, spec, notify)
     elif isinstance(spec, Assault):
         row = _assault(store, data, spec, notify)
     else:
@@ -69,46 +63,6 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-
-
-def key_for(spec: Training, use: Callable[[Key], Used]) -> Used:
-    """Use the run's key, drawn from its seed, so that a resumed run has the same.
-
-    Some keys leave a small layer too few carriers: then the next is drawn.
-    """
-    for draw in range(DRAWS - 1):
-        with suppress(TooFewCarriersError):
-            return use(_drawn(spec, draw))
-    return use(_drawn(spec, DRAWS - 1))
-
-
-def _drawn(spec: Training, draw: int) -> Key:
-    marking = spec.mark or Marking("clean")
-    which = f"neuralmark lab key {spec.seed} {marking.number}" + (f" {draw}" if draw else "")
-    digest = hashlib.sha256(which.encode()).digest()
-    chosen = _parameters(spec, marking)
-    return Key(chosen, b"", salt=hashlib.sha256(digest).digest(), secret=digest)
-
-
-def _fitting(placement: Placement, key: Key) -> Key:
-    """The key, if it has carriers in the placement."""
-    require_carriers(key.at(placement), placement)
-    return key
-
-
-def _parameters(spec: Training, marking: Marking) -> Parameters:
-    from neuralmark import zoo
-
-    bits, pools, rounds = marking.bits, marking.pools, marking.rounds
-    default = zoo.architecture(spec.architecture).parameters
-    if marking.scheme in ("neuralmark", "clean"):
-        bits = default.bits if bits is None else bits
-        rounds = default.rounds if rounds is None else rounds
-        if pools is None and bits == default.bits:
-            pools = default.pools
-    return schemes.parameters(
-        marking.scheme, bits=bits or default.bits, pools=pools, rounds=rounds, own=dict(marking.own)
-    )
 
 
 def _built(spec: Training, classes: int) -> "tuple[torch.nn.Module, tuple[str, ...]]":
@@ -235,7 +189,7 @@ def _assault(store: Store, folder: Path | None, spec: Assault, notify: Notify) -
     source = _data(spec.data or victim.data, folder, images, victim.test_images)
     home = store.folder(victim)
     claim = None if victim.mark is None else Claim.load(home / "claim.json")
-    key = None if claim is None else key_for(victim, partial(_fitting, claim.placement))
+    key = None if claim is None else key_for(victim, partial(fitting, claim.placement))
     result = attacks.launch(
         attack,
         model,

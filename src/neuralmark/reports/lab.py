@@ -5,17 +5,20 @@ figures. `write_report` puts them into a folder.
 """
 
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from neuralmark import files
 from neuralmark.errors import MissingExtraError
 from neuralmark.lab import experiments
-from neuralmark.lab.experiments._base import Cell, Experiment, Figure, Results, Table
-from neuralmark.lab.preset import Preset
+from neuralmark.lab.experiments._base import TITLES, Cell, Experiment, Figure, Results, Table
+from neuralmark.lab.preset import Preset, preset_names
+from neuralmark.lab.spec import Spec, identity, in_order
 from neuralmark.lab.store import Row
-from neuralmark.reports.page import page, paragraphs, section, text
+from neuralmark.reports.page import code, page, paragraphs, section, text, with_powers
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette, told apart by the colour-blind too; dashes and marks differ as well."""
@@ -25,49 +28,86 @@ FLAG = "≠"
 """Behind a value that contradicts the paper: the mark survives in one and not in the other."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """An experiment in the report: what its rows became, and how many there are."""
+
+    experiment: Experiment
+    tables: list[Table]
+    figures: list[Figure]
+    runs: int = 0
+    """Its own runs at this scale; models that they only attack are not counted."""
+    done: int = 0
+    seconds: float = 0.0
+    """Time that its finished runs took."""
+
+    @property
+    def shown(self) -> bool:
+        """Whether there is anything to report."""
+        return bool(self.done or self.tables or self.figures)
+
+
 def write_report(preset: Preset, rows: Sequence[Row], folder: Path) -> list[Path]:
     """Write the page, Markdown, LaTeX tables and figures; give their paths."""
     results = Results(rows)
-    parts = [(each, *made(each, preset, results)) for each in map(experiments.get, _names())]
-    found = [part for part in parts if part[1] or part[2]]
+    parts = [part(experiments.get(name), preset, results) for name in experiments.names()]
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     drawings: dict[str, str] = {}
-    for experiment, tables, figures in found:
-        for i, table in enumerate(tables, 1):
-            path = folder / "tables" / f"{experiment.name}-{i}.tex"
-            written.append(_put(path, latex(table)))
-        for i, figure in enumerate(figures, 1):
-            stem = f"{experiment.name}-{i}"
-            svg, png = drawn(figure)
+    for each in parts:
+        for i, table in enumerate(each.tables, 1):
+            stem = f"{each.experiment.name}-{i}"
+            written.append(_put(folder / "tables" / f"{stem}.tex", latex(table, f"tab:{stem}")))
+        for i, figure in enumerate(each.figures, 1):
+            stem = f"{each.experiment.name}-{i}"
+            svg, png = drawn(figure, stem)
             drawings[stem] = svg
             written.append(_put(folder / "figures" / f"{stem}.svg", svg))
             image = folder / "figures" / f"{stem}.png"
             image.write_bytes(png)
             written.append(image)
-    written.append(_put(folder / "results.md", markdown(preset, rows, found)))
-    written.append(_put(folder / "index.html", html(preset, rows, found, drawings)))
+    written.append(_put(folder / "results.md", markdown(preset, rows, parts)))
+    written.append(_put(folder / "index.html", html(preset, rows, parts, drawings)))
     return written
 
 
-def _names() -> list[str]:
-    return experiments.names()
+def part(experiment: Experiment, preset: Preset, results: Results) -> Part:
+    """An experiment with its tables, figures and counts."""
+    specs = _once(experiment.runs(preset))
+    rows = results.of(specs)
+    seconds = sum(float(row.get("seconds") or 0.0) for row in rows)
+    tables, figures = made(experiment, preset, results)
+    return Part(experiment, tables, figures, len(specs), len(rows), seconds)
 
 
-Part = tuple[Experiment, list[Table], list[Figure]]
+def _once(specs: Iterable[Spec]) -> list[Spec]:
+    return list({identity(spec): spec for spec in specs}.values())
 
 
 def made(
     experiment: Experiment, preset: Preset, results: Results
 ) -> tuple[list[Table], list[Figure]]:
     """Tables and figures of an experiment that have anything in them."""
-    tables = [table for table in experiment.tables(preset, results) if _filled(table)]
+    whole = experiment.tables(preset, results)
+    alone = _once(experiment.runs(preset)) if len(whole) == 1 else []
+    tables = [
+        _counted(table, _once(table.specs) or alone, results) for table in whole if _filled(table)
+    ]
     figures = [
         figure
         for figure in experiment.figures(preset, results)
         if any(line.points for line in figure.lines)
     ]
     return tables, figures
+
+
+def _counted(table: Table, specs: Sequence[Spec], results: Results) -> Table:
+    """The table with a note on the runs that it lacks."""
+    lacking = len(specs) - len(results.of(specs))
+    if not lacking:
+        return table
+    said = f"{lacking} of {len(specs)} runs {'is' if lacking == 1 else 'are'} missing"
+    return replace(table, note=f"{table.note}; {said}" if table.note else said)
 
 
 def _filled(table: Table) -> bool:
@@ -81,53 +121,135 @@ def _filled(table: Table) -> bool:
 
 def introduction(preset: Preset, rows: Sequence[Row]) -> list[str]:
     """What was run, at what scale, and what that means."""
+    wanted = in_order(
+        [spec for name in experiments.names() for spec in experiments.get(name).runs(preset)]
+    )
+    own = Results(rows).of(wanted)
     data = sorted(
         {
             f"{row['data']['name']}: {row['data']['note']}"
-            for row in rows
+            for row in own
             if row.get("data") and row["data"].get("note")
         }
     )
-    versions = sorted({" ".join(f"{k} {v}" for k, v in row["versions"].items()) for row in rows})
+    versions = sorted({" ".join(f"{k} {v}" for k, v in row["versions"].items()) for row in own})
+    spent = duration(sum(float(row.get("seconds") or 0.0) for row in own))
+    others = len(rows) - len(own)
     said = [
-        f"Preset {preset.name}: {preset.about}. {len(rows)} runs in all.",
-        "A value in brackets is the detection rate; grey values are the paper's, measured at its"
-        f" own scale (ResNet-18 or AlexNet, 200 epochs). {FLAG} marks a contradiction: the mark is"
-        " above the boundary of 88.67 % in one and below it in the other. VoteMark* is a"
-        " reconstruction.",
+        f"Preset {preset.name}: {preset.about}. {len(own)} of {len(wanted)} runs are finished;"
+        f" they took {spent} of core time (below, a run that experiments share counts in each)."
+        + (f" Runs of other scales in the folder: {others}." if others else ""),
+        "A value in brackets is the detection rate; small values are the paper's, measured at its"
+        f" own scale (ResNet-18 unless a table says otherwise, 200 epochs). {FLAG} marks a"
+        " contradiction: the mark is proven in one and not in the other. That takes 88.67 % of 256"
+        " bits; other lengths have boundaries of their own, and of 128 bits or fewer all must"
+        " match. VoteMark* is a reconstruction.",
     ]
     said += [f"Data: {each}." for each in data]
     said += [f"Made with {each}." for each in versions]
     return said
 
 
+def duration(seconds: float) -> str:
+    """A time in the units in which it is read.
+
+    >>> duration(42), duration(750), duration(11_100)
+    ('42 s', '12 min 30 s', '3 h 05 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def command(experiment: Experiment, preset: Preset) -> str:
+    """What makes an experiment's rows."""
+    scale = preset.name if preset.name in preset_names() else f"{preset.name}.toml"
+    return f"neuralmark lab run {experiment.name} --preset {scale} --data DIR"
+
+
+def counts(each: Part) -> str:
+    """How much of an experiment was run, and what it took."""
+    return f"{each.done} of {each.runs} runs, {duration(each.seconds)} of core time"
+
+
 def html(
     preset: Preset, rows: Sequence[Row], parts: Sequence[Part], drawings: dict[str, str]
 ) -> str:
     """The page."""
-    inner = section("What this is", paragraphs(*map(text, introduction(preset, rows))))
-    for experiment, tables, figures in parts:
-        body = paragraphs(text(f"{experiment.answers} (in the paper: {experiment.paper})"))
-        body += "".join(html_table(table) for table in tables)
-        for i, figure in enumerate(figures, 1):
-            svg = drawings[f"{experiment.name}-{i}"]
-            start = svg.index("<svg")
-            body += f"<figure>{svg[start:]}<figcaption>{text(figure.title)}</figcaption></figure>"
-        inner += section(experiment.name, body)
-    return page(f"NeuralMark lab: {preset.name}", inner)
+    title = f"NeuralMark lab: {preset.name}"
+    shown = [each for each in parts if each.shown]
+    said = paragraphs(*(text(line, 4000) for line in introduction(preset, rows)))
+    inner = f"<section>\n<h1>{text(title)}</h1>\n{said}\n</section>"
+    entries = "".join(
+        f'<li><a href="#{text(each.experiment.name)}">{text(each.experiment.name)}</a>'
+        f" – {text(each.experiment.answers)}"
+        f" <small>({text(each.experiment.paper)}; {each.done} of {each.runs} runs)</small></li>"
+        for each in shown
+    )
+    inner += section("Contents", f"<nav><ul>{entries}</ul></nav>")
+    for each in shown:
+        inner += _html_part(preset, each, drawings)
+    missing, nothing = left_out(parts)
+    if missing:
+        entries = "".join(f"<li>{text(e.answers)} {code(command(e, preset))}</li>" for e in missing)
+        inner += section("Not run at this scale", f"<ul>{entries}</ul>")
+    if nothing:
+        names = ", ".join(e.name for e in nothing)
+        inner += section("Without runs at this scale", paragraphs(text(names, 4000)))
+    return page(title, inner)
+
+
+def _html_part(preset: Preset, each: Part, drawings: dict[str, str]) -> str:
+    experiment = each.experiment
+    ours = experiment.paper.startswith("ours")
+    where = experiment.paper if ours else f"in the paper: {experiment.paper}"
+    body = paragraphs(
+        text(f"{experiment.answers} ({where})", 1000),
+        f"{text(counts(each))}. Made by {code(command(experiment, preset))}",
+    )
+    body += "".join(html_table(table) for table in each.tables)
+    for i, figure in enumerate(each.figures, 1):
+        svg = drawings[f"{experiment.name}-{i}"]
+        drawing = svg[svg.index("<svg") :].replace(
+            "<svg", f'<svg role="img" aria-label="{text(caption(figure))}"', 1
+        )
+        body += (
+            f'<figure style="max-width:36rem">{drawing}'
+            f"<figcaption>{text(caption(figure), 1000)}</figcaption></figure>"
+        )
+    return f'<div id="{text(experiment.name)}">{section(experiment.name, body)}</div>'
+
+
+def caption(figure: Figure) -> str:
+    """What a figure shows, in one line."""
+    note = f"; {figure.note}" if figure.note else ""
+    return f"{figure.title}: {figure.y} over {figure.x}{note}."
+
+
+def left_out(parts: Sequence[Part]) -> tuple[list[Experiment], list[Experiment]]:
+    """Experiments that were not run, and those that have no runs at this scale."""
+    empty = [each for each in parts if not each.shown]
+    return (
+        [each.experiment for each in empty if each.runs],
+        [each.experiment for each in empty if not each.runs],
+    )
 
 
 def html_table(table: Table) -> str:
-    """A table with the paper's values small beside ours."""
-    head = "".join(f"<th>{text(each)}</th>" for each in table.head)
+    """A table with the paper's values small below ours."""
+    head = "".join(f'<th scope="col">{text(each)}</th>' for each in table.head)
     rows = "".join(
         "<tr>" + "".join(f"<td>{_html_cell(cell)}</td>" for cell in row) + "</tr>"
         for row in table.rows
     )
-    note = f"<p>{text(table.note)}</p>" if table.note else ""
-    caption = f"<caption>{text(table.title)}</caption>"
+    note = f'<p class="soft"><small>{with_powers(table.note)}</small></p>' if table.note else ""
+    title = f'<caption style="text-align:left">{text(table.title)}</caption>'
     return (
-        f'<div class="wide"><table>{caption}<thead><tr>{head}</tr></thead>'
+        f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>{note}"
     )
 
@@ -135,25 +257,36 @@ def html_table(table: Table) -> str:
 def _html_cell(cell: Cell | str) -> str:
     if isinstance(cell, str):
         return text(cell)
-    theirs = f' <small style="opacity:.6">{text(cell.paper)}</small>' if cell.paper else ""
+    theirs = f'<br><small class="soft">{text(cell.paper)}</small>' if cell.paper else ""
     flag = f" <strong>{FLAG}</strong>" if cell.contradicts else ""
     return text(cell.ours) + flag + theirs
 
 
 def markdown(preset: Preset, rows: Sequence[Row], parts: Sequence[Part]) -> str:
     """The same as Markdown."""
-    lines = [f"# NeuralMark lab: {preset.name}", "", *introduction(preset, rows), ""]
-    for experiment, tables, figures in parts:
+    lines = [f"# NeuralMark lab: {preset.name}", ""]
+    for said in introduction(preset, rows):
+        lines += [said, ""]
+    for each in (each for each in parts if each.shown):
+        experiment = each.experiment
         lines += [f"## {experiment.name}", "", f"{experiment.answers} ({experiment.paper})", ""]
-        for table in tables:
+        lines += [f"{counts(each)}. Made by `{command(experiment, preset)}`", ""]
+        for table in each.tables:
             lines += [f"**{table.title}**", ""]
             lines.append("| " + " | ".join(table.head) + " |")
             lines.append("|" + "---|" * len(table.head))
             for row in table.rows:
                 lines.append("| " + " | ".join(map(_markdown_cell, row)) + " |")
             lines += ["", table.note, ""] if table.note else [""]
-        for i, figure in enumerate(figures, 1):
-            lines += [f"![{figure.title}](figures/{experiment.name}-{i}.svg)", ""]
+        for i, figure in enumerate(each.figures, 1):
+            lines += [f"![{caption(figure)}](figures/{experiment.name}-{i}.svg)", ""]
+    missing, nothing = left_out(parts)
+    if missing:
+        lines += ["## Not run at this scale", ""]
+        lines += [f"- {each.answers} `{command(each, preset)}`" for each in missing]
+        lines.append("")
+    if nothing:
+        lines += ["## Without runs at this scale", "", ", ".join(each.name for each in nothing)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -164,24 +297,28 @@ def _markdown_cell(cell: Cell | str) -> str:
     return cell.ours + (f" {FLAG}" if cell.contradicts else "") + theirs
 
 
-def latex(table: Table) -> str:
-    """A table for booktabs."""
+def latex(table: Table, label: str = "") -> str:
+    """A table for LaTeX with booktabs; its note stands below it."""
     columns = "l" + "c" * (len(table.head) - 1)
-    lines = [r"\begin{table}", r"  \centering", rf"  \caption{{{_tex(table.title)}}}"]
+    lines = [r"\begin{table}", r"  \centering", rf"  \caption{{{tex(table.title)}}}"]
+    if label:
+        lines.append(rf"  \label{{{label}}}")
     lines += [rf"  \begin{{tabular}}{{{columns}}}", r"    \toprule"]
-    lines.append("    " + " & ".join(map(_tex, table.head)) + r" \\")
+    lines.append("    " + " & ".join(map(tex, table.head)) + r" \\")
     lines.append(r"    \midrule")
     for row in table.rows:
         lines.append("    " + " & ".join(map(_latex_cell, row)) + r" \\")
-    lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
-    return "\n".join(lines) + "\n"
+    lines += [r"    \bottomrule", r"  \end{tabular}"]
+    if table.note:
+        lines.append(rf"  \par\smallskip{{\footnotesize {tex(table.note)}\par}}")
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
 def _latex_cell(cell: Cell | str) -> str:
     if isinstance(cell, str):
-        return _tex(cell)
-    theirs = rf" {{\scriptsize [{_tex(cell.paper)}]}}" if cell.paper else ""
-    return _tex(cell.ours) + (r"$^{\neq}$" if cell.contradicts else "") + theirs
+        return tex(cell)
+    theirs = rf" {{\scriptsize [{tex(cell.paper)}]}}" if cell.paper else ""
+    return tex(cell.ours) + (r"$^{\neq}$" if cell.contradicts else "") + theirs
 
 
 _TEX = {
@@ -189,21 +326,49 @@ _TEX = {
     **{each: "\\" + each for each in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "*": r"$^{*}$",  # behind a line's end, a bare star or bracket would belong to the line's end
+    "[": "{[}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    '"': r"\textquotedbl{}",
     "λ": r"$\lambda$",
     "η": r"$\eta$",
     "σ": r"$\sigma$",
     "±": r"$\pm$",
+    "×": r"$\times$",
+    "→": r"$\rightarrow$",
+    "≠": r"$\neq$",
+    "≈": r"$\approx$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "−": "$-$",
+    "′": "$'$",
     "–": "--",
+    "—": "---",
+    "…": r"\ldots{}",
     "·": r"$\cdot$",
+    "\u00a0": "~",
 }
+_POWER = re.compile(r"2\^(-?\d+)|(σ)z")
 
 
-def _tex(words: str) -> str:
-    return "".join(_TEX.get(each, each) for each in words)
+def tex(words: str) -> str:
+    r"""Text for LaTeX: specials escaped, signs as mathematics, powers of two and σz set properly.
+
+    >>> print(tex("below 2^-128 & 4 σz"))
+    below $2^{-128}$ \& 4 $\sigma_z$
+    """
+    made, end = [], 0
+    for found in _POWER.finditer(words):
+        made += [_TEX.get(each, each) for each in words[end : found.start()]]
+        made.append(r"$\sigma_z$" if found[2] else f"$2^{{{found[1]}}}$")
+        end = found.end()
+    return "".join([*made, *(_TEX.get(each, each) for each in words[end:])])
 
 
-def drawn(figure: Figure) -> tuple[str, bytes]:
-    """A figure as SVG and PNG."""
+def drawn(figure: Figure, salt: str = "") -> tuple[str, bytes]:
+    """A figure as SVG and PNG; the salt keeps the names in several SVGs of one page apart."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -212,34 +377,82 @@ def drawn(figure: Figure) -> tuple[str, bytes]:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
 
-    style: Any = {"svg.hashsalt": "neuralmark", "font.size": 9}
-    style |= {"axes.grid": True, "grid.alpha": 0.25}
+    style: Any = {"svg.hashsalt": f"neuralmark {salt}", "font.size": 9}
+    style |= {"axes.grid": True, "grid.alpha": 0.25, "axes.spines.top": False}
+    style |= {"axes.spines.right": False, "axes.formatter.useoffset": False}
     with mpl.rc_context(style):
-        canvas = Canvas(figsize=(4.6, 3.0), layout="constrained")
+        canvas = Canvas(figsize=(4.8, 3.3), dpi=200, layout="constrained")
         axes = canvas.add_subplot()
         for i, line in enumerate(figure.lines):
-            many = len(line.points) > 30
+            look = _look(line.label, i)
+            many = figure.steps or len(line.points) > 30
             axes.plot(
                 [x for x, _ in line.points],
                 [y for _, y in line.points],
-                color=COLOURS[i % len(COLOURS)],
-                linestyle=DASHES[i % len(DASHES)],
-                marker=None if many else MARKERS[i % len(MARKERS)],
-                markersize=4,
+                color=COLOURS[look],
+                linestyle=DASHES[look],
+                drawstyle="steps-mid" if figure.steps else "default",
+                marker=None if many else MARKERS[look],
+                markersize=7.5 - 0.7 * look,
+                markerfacecolor="none",  # lines that lie on each other stay visible
                 linewidth=1.3,
+                zorder=20 - look,
                 label=line.label,
             )
-        axes.set_xlabel(figure.x)
-        axes.set_ylabel(figure.y)
-        axes.set_title(figure.title, fontsize=9)
+        _axes(axes, figure)
         if len(figure.lines) > 1:
-            axes.legend(fontsize=7, frameon=False)
+            columns = min(len(figure.lines), 3)
+            canvas.legend(
+                loc="outside lower center",
+                ncols=columns,
+                fontsize=8,
+                frameon=False,
+                handlelength=3,
+            )
         svg, png = io.StringIO(), io.BytesIO()
-        vector: Any = FigureCanvasSVG(canvas)
-        vector.print_svg(svg, metadata={"Date": None})
         raster: Any = FigureCanvasAgg(canvas)
         raster.print_png(png, metadata={"Software": None})
+        vector: Any = FigureCanvasSVG(canvas)
+        bare = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        vector.print_svg(svg, metadata=bare)  # last: it changes the resolution
     return svg.getvalue(), png.getvalue()
+
+
+def _look(label: str, place: int) -> int:
+    """A scheme looks the same in every figure; other lines go by their place."""
+    schemes = list(TITLES.values())
+    return (schemes.index(label) if label in schemes else place) % len(COLOURS)
+
+
+def _axes(axes: Any, figure: Figure) -> None:
+    """Names, scales and ticks of the axes, and the boundary where rates are drawn."""
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
+    axes.set_xlabel(figure.x)
+    axes.set_ylabel(figure.y)
+    axes.set_title(figure.title, fontsize=9)
+    points = sorted({x for line in figure.lines for x, _ in line.points})
+    if figure.log:
+        axes.set_xscale("log")
+    if len(points) <= 10 and not figure.steps:
+        axes.set_xticks(points, [f"{x:g}" for x in points], fontsize=7.5 if figure.log else 9)
+        axes.xaxis.set_minor_locator(NullLocator())
+    elif all(float(x).is_integer() for x in points):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if figure.boundary is not None:
+        lowest = min((y for line in figure.lines for _, y in line.points), default=0.0)
+        axes.set_ylim(40 if lowest >= 40 else 0, 105)
+        axes.axhline(figure.boundary, color="#555555", linestyle=":", linewidth=0.9)
+        axes.annotate(
+            f"boundary\n{figure.boundary:.2f} %",
+            (1, figure.boundary),
+            (3, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            fontsize=7,
+            color="#555555",
+            va="center",
+        )
 
 
 def _put(path: Path, words: str) -> Path:

@@ -13,6 +13,8 @@ HUB = {"gpt2-s": "gpt2", "gpt2-m": "gpt2-medium"}
 """Names of the paper, and what the hub calls them."""
 VOCABULARY = ("vocab.json", "merges.txt")
 WEIGHTS = ("config.json", "model.safetensors")
+END = "<|endoftext|>"
+VOCABULARY_SIZE = 50257
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,44 @@ def folder_of(source: Path | str, files: Sequence[str]) -> Path:
     return folder
 
 
+def learnt_tokenizer(rows: Sequence[Row], size: int) -> Any:
+    """Byte-pair tokens as GPT-2's, learnt from these rows: a small vocabulary for a tiny model."""
+    least = 257  # every byte, and the end of text
+    if size < least:
+        raise ParameterError(f"a vocabulary takes {least} tokens or more, not {size}")
+    kind = hugging_face("transformers").GPT2TokenizerFast
+    made = need("tokenizers").ByteLevelBPETokenizer()
+    texts = [part for row in rows for part in (linearise(row.meaning), f" {row.reference}")]
+    made.train_from_iterator(texts, vocab_size=size, special_tokens=[END], show_progress=False)
+    found = kind(tokenizer_object=made._tokenizer)
+    found.pad_token = found.eos_token
+    return found
+
+
+def fresh_model(
+    *,
+    layers: int,
+    width: int,
+    heads: int,
+    positions: int = 1024,
+    vocabulary: int = VOCABULARY_SIZE,
+    end: int | None = None,
+) -> Any:
+    """A GPT-2 with fresh weights from torch's generator; `end` ends a text (the last token)."""
+    last = vocabulary - 1 if end is None else end
+    package = hugging_face("transformers")
+    config = package.GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=positions,
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
+        bos_token_id=last,
+        eos_token_id=last,
+    )
+    return package.GPT2LMHeadModel(config)
+
+
 def tiny_model(
     tokenizer: Any, *, layers: int = 2, width: int = 64, positions: int = 512, seed: int = 0
 ) -> Any:
@@ -59,23 +99,20 @@ def tiny_model(
 
     if layers < 1 or width < 2 or width % 2 or positions < 2:
         raise ParameterError("a tiny GPT-2 needs a layer, an even width and two positions")
-    package = hugging_face("transformers")
-    config = package.GPT2Config(
-        vocab_size=len(tokenizer),
-        n_positions=positions,
-        n_embd=width,
-        n_layer=layers,
-        n_head=2,
-        bos_token_id=tokenizer.eos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return package.GPT2LMHeadModel(config)
+        return fresh_model(
+            layers=layers,
+            width=width,
+            heads=2,
+            positions=positions,
+            vocabulary=len(tokenizer),
+            end=tokenizer.eos_token_id,
+        )
 
 
-def with_lora(model: Any, adapter: Adapter | None = None, *, seed: int = 0) -> Any:
-    """The model under adapters; everything else is frozen."""
+def with_lora(model: Any, adapter: Adapter | None = None, *, seed: int | None = 0) -> Any:
+    """The model under adapters; everything else is frozen. Without a seed torch's own counts."""
     import torch
 
     peft, chosen = hugging_face("peft"), adapter or Adapter()
@@ -87,6 +124,8 @@ def with_lora(model: Any, adapter: Adapter | None = None, *, seed: int = 0) -> A
         fan_in_fan_out=True,
         task_type="CAUSAL_LM",
     )
+    if seed is None:
+        return peft.get_peft_model(model, config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return peft.get_peft_model(model, config)

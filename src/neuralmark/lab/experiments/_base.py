@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from neuralmark.core.bound import boundary
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault, Marking, Spec, Training, Value, identity, settings
 from neuralmark.lab.store import Row
@@ -42,6 +43,8 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[Cell | str, ...], ...]
     note: str = ""
+    specs: tuple[Spec, ...] = ()
+    """The runs it shows; needed only where an experiment has several tables."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,12 @@ class Figure:
     y: str
     lines: tuple[Line, ...]
     note: str = ""
+    log: bool = False
+    """Whether the x axis is logarithmic."""
+    steps: bool = False
+    """Whether the lines are histograms: points are the middles of bins."""
+    boundary: float | None = None
+    """The detection rate, in percent, that proves a mark: drawn as a rule."""
 
 
 class Results:
@@ -187,6 +196,37 @@ def percent(values: Sequence[float], digits: int = 2) -> str:
         return f"{mean:.{digits}f}"
     spread = (sum((100 * v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5
     return f"{mean:.{digits}f} ± {spread:.{digits}f}"
+
+
+def least(spec: Training | Assault) -> float:
+    """The detection rate that proves a run's mark; 1 for 128 bits or fewer, which prove nothing."""
+    from neuralmark import zoo
+
+    model = spec.victim if isinstance(spec, Assault) else spec
+    bits = None if model.mark is None else model.mark.bits
+    bits = zoo.architecture(model.architecture).parameters.bits if bits is None else bits
+    needed = boundary(bits)
+    return 1.0 if needed is None else needed / bits
+
+
+def kept(specs: Sequence[Training | Assault], rates: Sequence[float]) -> bool:
+    """Whether the mean rate of these runs proves their mark."""
+    return sum(rates) / len(rates) >= least(specs[0]) - 1e-9
+
+
+def trained(results: Results, specs: Sequence[Training], theirs: float | None) -> Cell:
+    """Accuracy (rate) of trained models beside the paper's, whose own marks are all found in full.
+
+    A rate that proves nothing contradicts it.
+    """
+    accuracies, rates = results.values(specs, "accuracy"), results.values(specs, "rate")
+    ours = percent(accuracies) + (f" ({percent(rates)})" if rates else "")
+    if theirs is None:
+        return Cell(ours)
+    if specs[0].mark is None:
+        return Cell(ours, f"{theirs:.2f}")
+    against = bool(rates) and not kept(specs, rates)
+    return Cell(ours, f"{theirs:.2f} (100)", contradicts=against)
 
 
 def overwriting(

@@ -13,6 +13,8 @@ from neuralmark.lab.experiments._base import (
     Line,
     Results,
     Table,
+    kept,
+    least,
     percent,
 )
 from neuralmark.lab.experiments._paper import Pair
@@ -20,6 +22,7 @@ from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault, Spec
 
 BOUNDARY = 227 / 256
+"""Of the paper's marks; ours are held against that of their own bits (`least`)."""
 
 Direction = tuple[str, str]
 CIFAR: tuple[Direction, ...] = (
@@ -39,6 +42,10 @@ class AttackGrid(Experiment):
     schemes: ClassVar[tuple[str, ...]] = MARKS
     drawn: ClassVar[bool] = False
     """Whether the rates are also drawn over the points."""
+    log: ClassVar[bool] = False
+    """Whether the points are drawn on a logarithmic axis."""
+    accuracies: ClassVar[bool] = False
+    """Whether the accuracies are drawn as well, in a figure of their own."""
     note: ClassVar[str] = ""
 
     @abstractmethod
@@ -86,9 +93,10 @@ class AttackGrid(Experiment):
                     (
                         f"{point:g}",
                         *(
-                            filled(
+                            self.shown(
                                 results,
                                 self.cell(preset, direction, scheme, point),
+                                scheme,
                                 self.reference(direction, point, scheme),
                             )
                             for scheme in self.schemes
@@ -97,37 +105,52 @@ class AttackGrid(Experiment):
                     for point in self.points(preset)
                 ),
                 note=self.note,
-            )
-            for direction in self.directions(preset)
-        ]
-
-    def figures(self, preset: Preset, results: Results) -> list[Figure]:
-        """Detection rate over the points, one line a scheme."""
-        if not self.drawn:
-            return []
-        return [
-            Figure(
-                f"{self.heading}, {arrow(direction)}",
-                self.axis,
-                "detection rate (%)",
-                tuple(
-                    Line(TITLES[scheme], line)
+                specs=tuple(
+                    spec
                     for scheme in self.schemes
-                    if (line := self._line(preset, results, direction, scheme))
+                    for point in self.points(preset)
+                    for spec in self.cell(preset, direction, scheme, point)
                 ),
             )
             for direction in self.directions(preset)
         ]
 
-    def _line(
-        self, preset: Preset, results: Results, direction: Direction, scheme: str
-    ) -> tuple[tuple[float, float], ...]:
-        found = []
-        for point in self.points(preset):
-            rates = results.values(self.cell(preset, direction, scheme, point), "rate")
-            if rates:
-                found.append((float(point), 100 * sum(rates) / len(rates)))
-        return tuple(found)
+    def shown(
+        self, results: Results, specs: Sequence[Assault], scheme: str, paper: Pair | None
+    ) -> Cell:
+        """What stands in a cell."""
+        return filled(results, specs, paper)
+
+    def figures(self, preset: Preset, results: Results) -> list[Figure]:
+        """Detection rate over the points, one line a scheme; accuracy likewise."""
+        figures = []
+        for direction in self.directions(preset) if self.drawn else ():
+            points, schemes = self.points(preset), [s for s in self.schemes if s != "clean"]
+            proof = least(self.cell(preset, direction, schemes[0], points[0])[0])
+            title = f"{self.heading}, {arrow(direction)}"
+            lines = self._lines(preset, results, direction, "rate")
+            rate = "detection rate (%)"
+            figures.append(
+                Figure(title, self.axis, rate, lines, log=self.log, boundary=100 * proof)
+            )
+            if self.accuracies:
+                lines = self._lines(preset, results, direction, "accuracy")
+                figures.append(Figure(title, self.axis, "accuracy (%)", lines, log=self.log))
+        return figures
+
+    def _lines(
+        self, preset: Preset, results: Results, direction: Direction, name: str
+    ) -> tuple[Line, ...]:
+        lines = []
+        for scheme in self.schemes:
+            found = []
+            for point in self.points(preset):
+                values = results.values(self.cell(preset, direction, scheme, point), name)
+                if values:
+                    found.append((float(point), 100 * sum(values) / len(values)))
+            if found:
+                lines.append(Line(TITLES[scheme], tuple(found)))
+        return tuple(lines)
 
 
 def arrow(direction: Direction) -> str:
@@ -136,18 +159,16 @@ def arrow(direction: Direction) -> str:
     return source if source == target else f"{source} to {target}"
 
 
-def filled(results: Results, specs: Sequence[Assault], paper: Pair | None) -> Cell | str:
+def filled(results: Results, specs: Sequence[Assault], paper: Pair | None) -> Cell:
     """Accuracy (rate), the paper's beside it; marked when one keeps the mark and the other not."""
     rates = results.values(specs, "rate")
     accuracies = results.values(specs, "accuracy")
-    if not rates and not accuracies:
-        return "–"
     ours = percent(accuracies) + (f" ({percent(rates)})" if rates else "")
     if paper is None:
         return Cell(ours)
     accuracy, rate = paper
     theirs = "" if accuracy is None else f"{accuracy:.2f}"
-    if rate is None or not rates:
+    if rate is None:
         return Cell(ours, theirs)
-    kept = sum(rates) / len(rates) >= BOUNDARY
-    return Cell(ours, f"{theirs} ({rate:.2f})", contradicts=kept != (rate / 100 >= BOUNDARY))
+    against = bool(rates) and kept(specs, rates) != (rate / 100 >= BOUNDARY)
+    return Cell(ours, f"{theirs} ({rate:.2f})", contradicts=against)

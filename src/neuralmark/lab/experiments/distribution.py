@@ -27,21 +27,22 @@ class Distribution(Experiment):
         return list(_runs(preset))
 
     def figures(self, preset: Preset, results: Results) -> list[Figure]:
-        """Densities over deviations."""
+        """Densities over the weights themselves, so that a wider layer shows as one."""
         lines = []
         for scheme, spec in zip(SCHEMES, _runs(preset), strict=True):
             row = results.one(spec)
             if row and row["distribution"]:
-                counts = row["distribution"]["counts"]
-                width = 8 / len(counts)
+                counts, deviation = row["distribution"]["counts"], row["distribution"]["deviation"]
+                width = 8 * deviation / len(counts)
                 total = sum(counts) or 1
                 points = [
-                    (-4 + width * (i + 0.5), count / total / width)
+                    (-4 * deviation + width * (i + 0.5), count / total / width)
                     for i, count in enumerate(counts)
                 ]
                 lines.append(Line(TITLES[scheme], tuple(points)))
-        title = "Weights of the marked layer"
-        return [Figure(title, "weight, in deviations of its own layer", "density", tuple(lines))]
+        title = f"Weights of the marked layer, {preset.training.datasets[:2][-1]}"
+        note = "each layer within four of its own deviations"
+        return [Figure(title, "weight", "density", tuple(lines), note, steps=True)]
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
         """Deviation and how far the layer moved."""

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import Cell, Experiment, Results, Table, percent, training
+from neuralmark.lab.experiments._base import Cell, Experiment, Results, Table, trained, training
 from neuralmark.lab.experiments._paper import ARCHITECTURES
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Spec, Training
@@ -33,14 +33,13 @@ class FidelityArchitectures(Experiment):
         rows: list[tuple[Cell | str, ...]] = []
         for architecture in preset.training.zoo:
             paper = ARCHITECTURES.get(architecture)
-            cells = []
-            for i, scheme in enumerate(TWO):
-                found = results.values(_cell(preset, architecture, scheme), "accuracy")
-                cells.append(Cell(percent(found), f"{paper[i]:.2f}" if paper else ""))
+            cells = (
+                trained(results, _cell(preset, architecture, scheme), paper[i] if paper else None)
+                for i, scheme in enumerate(TWO)
+            )
             rows.append((architecture, *cells))
-        return [
-            Table("Accuracy by architecture", ("architecture", "Clean", "NeuralMark"), tuple(rows))
-        ]
+        title = "Accuracy (detection rate) by architecture, cifar100"
+        return [Table(title, ("architecture", "Clean", "NeuralMark"), tuple(rows))]
 
 
 def _cell(preset: Preset, architecture: str, scheme: str) -> list[Training]:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from neuralmark.lab.experiments._base import SCHEMES, finetuning
 from neuralmark.lab.experiments._grid import AttackGrid, Direction
-from neuralmark.lab.experiments._paper import DOWN, FINETUNE_ALL, FINETUNE_RATES, Pair
+from neuralmark.lab.experiments._paper import DOWN, FINETUNE_ALL, FINETUNE_RATES, RATE, Pair
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault
 
@@ -37,4 +37,4 @@ class FinetuneAll(AttackGrid):
         """Both tables of F.2."""
         if direction == DOWN:
             return FINETUNE_RATES.get(point, {}).get(scheme)
-        return FINETUNE_ALL.get(direction, {}).get(scheme) if point == 0.001 else None
+        return FINETUNE_ALL.get(direction, {}).get(scheme) if point == RATE else None

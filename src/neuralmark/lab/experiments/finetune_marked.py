@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from neuralmark.lab.experiments._base import SCHEMES, finetuning
 from neuralmark.lab.experiments._grid import AttackGrid, Direction
-from neuralmark.lab.experiments._paper import FINETUNE_MARKED, Pair
+from neuralmark.lab.experiments._paper import FINETUNE_MARKED, RATE, Pair
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault
 
@@ -35,4 +35,4 @@ class FinetuneMarked(AttackGrid):
 
     def reference(self, direction: Direction, point: float, scheme: str) -> Pair | None:
         """Table 6."""
-        return FINETUNE_MARKED.get(direction, {}).get(scheme)
+        return FINETUNE_MARKED.get(direction, {}).get(scheme) if point == RATE else None

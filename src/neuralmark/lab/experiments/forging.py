@@ -10,9 +10,11 @@ from neuralmark.lab.experiments._base import (
     Results,
     Table,
     assault,
+    kept,
     percent,
     training,
 )
+from neuralmark.lab.experiments._grid import BOUNDARY
 from neuralmark.lab.experiments._paper import FORGED
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault, Spec
@@ -41,18 +43,14 @@ class Forging(Experiment):
         for data in preset.training.datasets[:2]:
             cells: list[Cell] = []
             for scheme in MARKS:
-                found = [_rate(row, scheme) for row in results.of(_cell(preset, data, scheme))]
+                specs = _cell(preset, data, scheme)
+                found = [_rate(row, scheme) for row in results.of(specs)]
                 theirs = FORGED.get(data, {}).get(scheme)
-                passes = bool(found) and sum(found) / len(found) > 0.887
-                cells.append(
-                    Cell(
-                        percent(found),
-                        "" if theirs is None else f"{theirs:.2f}",
-                        contradicts=theirs is not None
-                        and bool(found)
-                        and passes != (theirs > 88.7),
-                    )
-                )
+                if theirs is None:
+                    cells.append(Cell(percent(found)))
+                    continue
+                against = bool(found) and kept(specs, found) != (theirs / 100 >= BOUNDARY)
+                cells.append(Cell(percent(found), f"{theirs:.2f}", contradicts=against))
             rows.append((data, *cells))
         heads = ("data set", *(TITLES[scheme] for scheme in MARKS))
         return [Table("Detection rate of counterfeit keys", heads, tuple(rows))]

@@ -8,6 +8,7 @@ from neuralmark.lab.experiments._base import (
     Experiment,
     Results,
     Table,
+    kept,
     marked_tensors,
     percent,
     training,
@@ -61,20 +62,30 @@ class Layers(Experiment):
         """Accuracy and rate by choice; the paper's layers are not named, so only the last fits."""
         rows = []
         choices = _choices(preset)
+        known = _data(preset) == "cifar100"
         for i, tensors in enumerate(choices):
             specs = _cell(preset, tensors)
-            last = i == len(choices) - 1 and preset.training.main == "resnet18"
+            rates = results.values(specs, "rate")
+            last = known and i == len(choices) - 1
+            against = known and bool(rates) and not kept(specs, rates)
             rows.append(
                 (
                     _called(tensors, choices),
                     Cell(
-                        percent(results.values(specs, "accuracy")), f"{PAPER[-1]}" if last else ""
+                        percent(results.values(specs, "accuracy")),
+                        f"{PAPER[-1]:.2f}" if last else "",
                     ),
-                    Cell(percent(results.values(specs, "rate"))),
+                    Cell(percent(rates), "100" if known else "", contradicts=against),
                 )
             )
-        note = f"the paper's four unnamed layers: {', '.join(map(str, PAPER[:4]))}"
-        return [Table("Marked layer", ("tensors", "accuracy", "detection rate"), tuple(rows), note)]
+        theirs = ", ".join(f"{value:.2f}" for value in PAPER[:4])
+        note = f"accuracies of the paper's four unnamed layers of ResNet-18: {theirs}"
+        heads = ("tensors", "accuracy", "detection rate")
+        return [Table(f"Marked layer, {_data(preset)}", heads, tuple(rows), note if known else "")]
+
+
+def _data(preset: Preset) -> str:
+    return preset.training.datasets[:2][-1]
 
 
 def _called(tensors: tuple[str, ...], choices: tuple[tuple[str, ...], ...]) -> str:
@@ -86,7 +97,7 @@ def _choices(preset: Preset) -> tuple[tuple[str, ...], ...]:
 
 
 def _cell(preset: Preset, tensors: tuple[str, ...]) -> list[Training]:
-    data = preset.training.datasets[:2][-1]
+    data = _data(preset)
     usual = tensors == marked_tensors(preset.training.main)
     return [
         replace(training(preset, data, "neuralmark", seed=seed), tensors=() if usual else tensors)

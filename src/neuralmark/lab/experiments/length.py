@@ -2,7 +2,15 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import Cell, Experiment, Results, Table, percent, training
+from neuralmark.lab.experiments._base import (
+    Cell,
+    Experiment,
+    Results,
+    Table,
+    kept,
+    percent,
+    training,
+)
 from neuralmark.lab.experiments._paper import LENGTHS
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Spec, Training
@@ -24,24 +32,27 @@ class Length(Experiment):
         for bits in preset.sweeps.lengths:
             specs = _cell(preset, bits)
             theirs = LENGTHS.get(bits)
+            rates = results.values(specs, "rate")
+            shown = "" if theirs is None else f"{theirs:.2f}"
+            against = theirs is not None and bool(rates) and not kept(specs, rates)
             rows.append(
                 (
                     str(bits),
-                    Cell(
-                        percent(results.values(specs, "accuracy")),
-                        "" if theirs is None else f"{theirs:.2f}",
-                    ),
-                    Cell(percent(results.values(specs, "rate")), "" if theirs is None else "100"),
+                    Cell(percent(results.values(specs, "accuracy")), shown),
+                    Cell(percent(rates), "" if theirs is None else "100", contradicts=against),
                 )
             )
-        note = "64 and 128 bits can match, but never below 2^-128"
-        return [
-            Table("Watermark length", ("bits", "accuracy", "detection rate"), tuple(rows), note)
-        ]
+        heads = ("bits", "accuracy", "detection rate")
+        note = "each length has its own boundary; 64 and 128 bits never fall below 2^-128"
+        return [Table(f"Watermark length, {_data(preset)}", heads, tuple(rows), note)]
+
+
+def _data(preset: Preset) -> str:
+    return preset.training.datasets[:2][-1]
 
 
 def _cell(preset: Preset, bits: int) -> list[Training]:
-    data = preset.training.datasets[:2][-1]
+    data = _data(preset)
     pools = max(dict(preset.key).get("pools", 512), 2 * bits)
     changes = {"bits": bits, "pools": int(pools)}
     return [

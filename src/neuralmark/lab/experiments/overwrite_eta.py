@@ -17,6 +17,8 @@ class OverwriteEta(AttackGrid):
     paper: ClassVar[str] = "table 5 (η), F.1"
     axis: ClassVar[str] = "η"
     heading: ClassVar[str] = "Overwriting by η"
+    drawn: ClassVar[bool] = True
+    log: ClassVar[bool] = True
 
     def points(self, preset: Preset) -> Sequence[float]:
         """The η sweep."""

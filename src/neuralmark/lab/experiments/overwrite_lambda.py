@@ -17,6 +17,8 @@ class OverwriteLambda(AttackGrid):
     paper: ClassVar[str] = "table 5 (λ), F.1"
     axis: ClassVar[str] = "λ"
     heading: ClassVar[str] = "Overwriting by λ"
+    drawn: ClassVar[bool] = True
+    log: ClassVar[bool] = True
     note: ClassVar[str] = "λ in units of the owner's own strength"
 
     def points(self, preset: Preset) -> Sequence[float]:

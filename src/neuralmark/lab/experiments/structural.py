@@ -5,6 +5,7 @@ from typing import ClassVar
 from neuralmark.lab.experiments._base import (
     MARKS,
     TITLES,
+    Cell,
     Experiment,
     Results,
     Table,
@@ -34,7 +35,7 @@ class Structural(Experiment):
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
         """Accuracy stays; the rate goes."""
-        rows = tuple(
+        rows: tuple[tuple[Cell | str, ...], ...] = tuple(
             (way, *(filled(results, [_run(preset, scheme, way)], None) for scheme in MARKS))
             for way in WAYS
         )

@@ -1,28 +1,19 @@
-"""GPT-2 with LoRA as the paper trains it: rank 4, factor 32, dropout 0.1, on every c_attn.
-
-Needs transformers and peft. torchvision, where it is installed, is put right first (see
-`neuralmark._torchvision`), as transformers imports it.
-"""
+"""GPT-2 with LoRA as the paper trains it: rank 4, factor 32, dropout 0.1, on every c_attn."""
 
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
 from typing import Any, ClassVar
 
-from safetensors import SafetensorError
-
 from neuralmark.core.key import Parameters
-from neuralmark.errors import MalformedError, MissingDataError, MissingExtraError, ParameterError
+from neuralmark.errors import ParameterError
+from neuralmark.text import gpt2
 from neuralmark.zoo._architecture import Architecture
 
-RANK, FACTOR, DROPOUT = 4, 32, 0.1
 MAX_LAYERS = 48
-_INSTALL = "pip install 'neuralmark[transformers,peft]'"
 
 
 @dataclass(frozen=True)
 class GPT2(Architecture):
-    """Options: `weights` (a folder, or a name on the hub), `layers` (0: all), `lora` (0: none).
+    """Options: `weights` (a folder, or a name on the hub), `layers` (0: all), `lora` (False: none).
 
     Without `weights` all weights are fresh, by configuration; nothing is downloaded then.
     """
@@ -34,6 +25,8 @@ class GPT2(Architecture):
     width: ClassVar[int]
     depth: ClassVar[int]
     heads: ClassVar[int]
+    vocabulary: ClassVar[int] = gpt2.VOCABULARY_SIZE
+    """Number of tokens; where it is not GPT-2's own, they are learnt from the text."""
 
     weights: str = ""
     layers: int = 0
@@ -54,44 +47,29 @@ class GPT2(Architecture):
         last = f"transformer.h.{(self.layers or self.depth) - 1}.attn.c_attn"
         return (f"{last}.lora_delta" if self.lora else f"{last}.weight",)
 
+    @property
+    def learns_tokens(self) -> bool:
+        """Whether its vocabulary is learnt from the text that it is trained on."""
+        return self.vocabulary != gpt2.VOCABULARY_SIZE
+
     def make(self, classes: int) -> Any:
         """A language model, wrapped by peft unless `lora` is off."""
-        _need("neuralmark._torchvision")
         base = self._finished() if self.weights else self._fresh()
-        if not self.lora:
-            return base
-        peft = _need("peft")
-        settings = peft.LoraConfig(
-            task_type="CAUSAL_LM",
-            r=RANK,
-            lora_alpha=FACTOR,
-            lora_dropout=DROPOUT,
-            target_modules=["c_attn"],
-            fan_in_fan_out=True,
-        )
-        return peft.get_peft_model(base, settings)
+        return gpt2.with_lora(base, seed=None) if self.lora else base
 
     def _fresh(self) -> Any:
-        transformers = _need("transformers")
-        config = transformers.GPT2Config(
-            n_embd=self.width, n_layer=self.layers or self.depth, n_head=self.heads
+        return gpt2.fresh_model(
+            layers=self.layers or self.depth,
+            width=self.width,
+            heads=self.heads,
+            positions=self.input_size[0],
+            vocabulary=self.vocabulary,
+            end=0 if self.learns_tokens else None,
         )
-        return transformers.GPT2LMHeadModel(config)
 
     def _finished(self) -> Any:
         """Weights from a folder or the hub, safetensors only: a pickle would be executed."""
-        model = _need("transformers").GPT2LMHeadModel
-        here = Path(self.weights).is_dir()
-        try:
-            found = model.from_pretrained(self.weights, use_safetensors=True, local_files_only=here)
-        except OSError as error:
-            first = str(error).strip().splitlines()[0][:200]
-            raise MissingDataError(
-                f"no weights of {self.title} in {self.weights!r}: give a folder with config.json"
-                f" and model.safetensors, or a name on the hub such as {self.name!r} ({first})"
-            ) from None
-        except (SafetensorError, RuntimeError, ValueError, KeyError) as error:
-            raise MalformedError(f"{self.weights}: {str(error)[:200]}") from None
+        found = gpt2.load_model(self.weights)
         config = found.config
         if (config.n_embd, config.n_layer) != (self.width, self.depth):
             raise ParameterError(
@@ -99,10 +77,3 @@ class GPT2(Architecture):
                 f" {self.title} has {self.width} and {self.depth}"
             )
         return found
-
-
-def _need(module: str) -> Any:
-    try:
-        return import_module(module)
-    except ModuleNotFoundError:
-        raise MissingExtraError(f"GPT-2 with LoRA needs {module}: {_INSTALL}") from None
