@@ -154,9 +154,23 @@ def training(
         images=scale.images,
         test_images=scale.test_images,
         seed=seed,
-        mark=marking(scheme, preset, changes),
+        mark=_shared(marking(scheme, preset, changes), main),
         options=scale.options if main == scale.main else (),
     )
+
+
+def _shared(mark: Marking | None, architecture: str) -> Marking | None:
+    """The marking with its usual sizes left out, so that equal runs are the same run."""
+    if mark is None or mark.scheme != "neuralmark":
+        return mark
+    from neuralmark import zoo
+
+    usual = zoo.architecture(architecture).parameters
+    sizes = {"bits": usual.bits, "pools": usual.pools, "rounds": usual.rounds}
+    if (mark.bits or usual.bits) != usual.bits:
+        del sizes["pools"]  # the usual number goes with the usual bits only
+    left_out: dict[str, Any] = {n: None for n, size in sizes.items() if getattr(mark, n) == size}
+    return replace(mark, **left_out)
 
 
 def assault(
@@ -238,22 +252,30 @@ def overwriting(
     weight: float = 1.0,
     rate: float | None = None,
     rounds: int | None = None,
+    architecture: str = "",
 ) -> Assault:
     """One overwriting attack; its weight is in units of the owner's strength."""
     source, target = direction
     changes = {} if rounds is None else {"rounds": rounds}
-    victim = training(preset, source, scheme, seed=seed, changes=changes)
+    victim = training(preset, source, scheme, architecture=architecture, seed=seed, changes=changes)
     strength = 1.0 if victim.mark is None else victim.mark.strength
     chosen = {"weight": float(weight) * strength, **course(preset, rate)}
     return assault(preset, victim, "overwrite", chosen, data=target)
 
 
 def finetuning(
-    preset: Preset, direction: tuple[str, str], scheme: str, seed: int, *, scope: str, rate: float
+    preset: Preset,
+    direction: tuple[str, str],
+    scheme: str,
+    seed: int,
+    *,
+    scope: str,
+    rate: float,
+    architecture: str = "",
 ) -> Assault:
     """One fine-tuning attack with a new classifier."""
     source, target = direction
-    victim = training(preset, source, scheme, seed=seed)
+    victim = training(preset, source, scheme, architecture=architecture, seed=seed)
     tensors = marked_tensors(victim.architecture) if scheme == "clean" else ()
     chosen = {"scope": scope, **course(preset, rate)}
     return assault(preset, victim, "finetune", chosen, data=target, tensors=tensors)
@@ -263,6 +285,12 @@ def pruning(preset: Preset, victim: Training, share: float) -> Assault:
     """A share of the marked layer set to zero at random."""
     tensors = marked_tensors(victim.architecture)
     return assault(preset, victim, "prune", {"how": "random", "share": share}, tensors=tensors)
+
+
+def others(preset: Preset) -> list[str]:
+    """The architectures of a preset beside its main one."""
+    scale = preset.training
+    return [name for name in (*scale.architectures, *scale.zoo) if name != scale.main]
 
 
 def marked_tensors(architecture: str) -> tuple[str, ...]:

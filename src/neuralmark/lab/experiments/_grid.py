@@ -1,7 +1,8 @@
-"""Experiments that are a grid: directions, points of a sweep, schemes; one attack in each cell."""
+"""Experiments that are a grid: places, points of a sweep, schemes; one attack in each cell."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from neuralmark.lab.experiments._base import (
@@ -32,13 +33,26 @@ CIFAR: tuple[Direction, ...] = (
 )
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where an attack happens: from which data to which, on which architecture."""
+
+    direction: Direction
+    architecture: str
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        return f"{arrow(self.direction)}, {self.architecture}"
+
+
 class AttackGrid(Experiment):
     """A table of accuracy (detection rate): one row a point, one column a scheme."""
 
     axis: ClassVar[str]
     """What the points count: the head of the first column, and the x axis of figures."""
     heading: ClassVar[str]
-    """What the table shows; the direction is put behind it."""
+    """What the table shows; the place is put behind it."""
     schemes: ClassVar[tuple[str, ...]] = MARKS
     drawn: ClassVar[bool] = False
     """Whether the rates are also drawn over the points."""
@@ -49,45 +63,42 @@ class AttackGrid(Experiment):
     note: ClassVar[str] = ""
 
     @abstractmethod
-    def points(self, preset: Preset) -> Sequence[float]:
+    def points(self, preset: Preset, place: Place) -> Sequence[float]:
         """The points of the sweep."""
 
     @abstractmethod
-    def attack(
-        self, preset: Preset, direction: Direction, scheme: str, point: float, seed: int
-    ) -> Assault:
+    def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
         """The attack of one cell, for one seed."""
 
-    def reference(self, direction: Direction, point: float, scheme: str) -> Pair | None:
+    def reference(self, place: Place, point: float, scheme: str) -> Pair | None:
         """What the paper has in this cell."""
         return None
 
-    def directions(self, preset: Preset) -> list[Direction]:
-        """From which data set to which."""
-        return [direction for direction in preset.training.directions if direction in CIFAR]
+    def places(self, preset: Preset) -> list[Place]:
+        """Between the CIFAR sets, on the main architecture."""
+        directions = [each for each in preset.training.directions if each in CIFAR]
+        return [Place(direction, preset.training.main) for direction in directions]
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Every cell, for every seed."""
         return [
             spec
-            for direction in self.directions(preset)
+            for place in self.places(preset)
             for scheme in self.schemes
-            for point in self.points(preset)
-            for spec in self.cell(preset, direction, scheme, point)
+            for point in self.points(preset, place)
+            for spec in self.cell(preset, place, scheme, point)
         ]
 
-    def cell(
-        self, preset: Preset, direction: Direction, scheme: str, point: float
-    ) -> list[Assault]:
+    def cell(self, preset: Preset, place: Place, scheme: str, point: float) -> list[Assault]:
         """The runs of one cell, one for each seed."""
         seeds = preset.training.seeds
-        return [self.attack(preset, direction, scheme, point, seed) for seed in seeds]
+        return [self.attack(preset, place, scheme, point, seed) for seed in seeds]
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
-        """One table a direction, as in the paper."""
+        """One table a place, as in the paper."""
         return [
             Table(
-                f"{self.heading}, {arrow(direction)}: accuracy (detection rate)",
+                f"{self.heading}, {place.title}: accuracy (detection rate)",
                 (self.axis, *(TITLES[scheme] for scheme in self.schemes)),
                 tuple(
                     (
@@ -95,24 +106,24 @@ class AttackGrid(Experiment):
                         *(
                             self.shown(
                                 results,
-                                self.cell(preset, direction, scheme, point),
+                                self.cell(preset, place, scheme, point),
                                 scheme,
-                                self.reference(direction, point, scheme),
+                                self.reference(place, point, scheme),
                             )
                             for scheme in self.schemes
                         ),
                     )
-                    for point in self.points(preset)
+                    for point in self.points(preset, place)
                 ),
                 note=self.note,
                 specs=tuple(
                     spec
                     for scheme in self.schemes
-                    for point in self.points(preset)
-                    for spec in self.cell(preset, direction, scheme, point)
+                    for point in self.points(preset, place)
+                    for spec in self.cell(preset, place, scheme, point)
                 ),
             )
-            for direction in self.directions(preset)
+            for place in self.places(preset)
         ]
 
     def shown(
@@ -124,28 +135,26 @@ class AttackGrid(Experiment):
     def figures(self, preset: Preset, results: Results) -> list[Figure]:
         """Detection rate over the points, one line a scheme; accuracy likewise."""
         figures = []
-        for direction in self.directions(preset) if self.drawn else ():
-            points, schemes = self.points(preset), [s for s in self.schemes if s != "clean"]
-            proof = least(self.cell(preset, direction, schemes[0], points[0])[0])
-            title = f"{self.heading}, {arrow(direction)}"
-            lines = self._lines(preset, results, direction, "rate")
+        for place in self.places(preset) if self.drawn else ():
+            points, schemes = self.points(preset, place), [s for s in self.schemes if s != "clean"]
+            proof = least(self.cell(preset, place, schemes[0], points[0])[0])
+            title = f"{self.heading}, {place.title}"
+            lines = self._lines(preset, results, place, "rate")
             rate = "detection rate (%)"
             figures.append(
                 Figure(title, self.axis, rate, lines, log=self.log, boundary=100 * proof)
             )
             if self.accuracies:
-                lines = self._lines(preset, results, direction, "accuracy")
+                lines = self._lines(preset, results, place, "accuracy")
                 figures.append(Figure(title, self.axis, "accuracy (%)", lines, log=self.log))
         return figures
 
-    def _lines(
-        self, preset: Preset, results: Results, direction: Direction, name: str
-    ) -> tuple[Line, ...]:
+    def _lines(self, preset: Preset, results: Results, place: Place, name: str) -> tuple[Line, ...]:
         lines = []
         for scheme in self.schemes:
             found = []
-            for point in self.points(preset):
-                values = results.values(self.cell(preset, direction, scheme, point), name)
+            for point in self.points(preset, place):
+                values = results.values(self.cell(preset, place, scheme, point), name)
                 if values:
                     found.append((float(point), 100 * sum(values) / len(values)))
             if found:

@@ -2,9 +2,17 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import Experiment, Figure, Line, Results, training
+from neuralmark.lab.experiments._base import (
+    TITLES,
+    Experiment,
+    Figure,
+    Line,
+    Results,
+    others,
+    training,
+)
 from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Spec
+from neuralmark.lab.spec import Spec, Training
 
 TWO = ("clean", "neuralmark")
 
@@ -16,23 +24,31 @@ class Convergence(Experiment):
     paper: ClassVar[str] = "figure 4b, F.5"
 
     def runs(self, preset: Preset) -> list[Spec]:
-        """Clean and NeuralMark on the data sets."""
-        return [training(preset, data, s) for data in preset.training.datasets[:2] for s in TWO]
+        """Clean and NeuralMark on the data sets, and on every architecture."""
+        return [spec for _, pair in _pairs(preset) for spec in pair]
 
     def figures(self, preset: Preset, results: Results) -> list[Figure]:
-        """One figure a data set."""
+        """One figure a data set, and one an architecture."""
         made = []
-        for data in preset.training.datasets[:2]:
+        for title, pair in _pairs(preset):
             lines = []
-            for scheme in TWO:
-                row = results.one(training(preset, data, scheme))
+            for scheme, spec in zip(TWO, pair, strict=True):
+                row = results.one(spec)
                 if row:
                     points = [
                         (float(i), 100 * each["accuracy"])
                         for i, each in enumerate(row["history"], 1)
                     ]
-                    lines.append(
-                        Line("NeuralMark" if scheme != "clean" else "Clean", tuple(points))
-                    )
-            made.append(Figure(f"Convergence on {data}", "epoch", "accuracy (%)", tuple(lines)))
+                    lines.append(Line(TITLES[scheme], tuple(points)))
+            made.append(Figure(f"Convergence on {title}", "epoch", "accuracy (%)", tuple(lines)))
         return made
+
+
+def _pairs(preset: Preset) -> list[tuple[str, list[Training]]]:
+    scale = preset.training
+    places = [(data, scale.main) for data in scale.datasets[:2]]
+    places += [(scale.datasets[:2][-1], name) for name in others(preset)]
+    return [
+        (f"{data}, {name}", [training(preset, data, scheme, architecture=name) for scheme in TWO])
+        for data, name in places
+    ]

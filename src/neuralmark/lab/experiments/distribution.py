@@ -1,6 +1,6 @@
 """The weights of the marked layer, with the mark and without (figure, F.4)."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from neuralmark.lab.experiments._base import (
     SCHEMES,
@@ -10,6 +10,7 @@ from neuralmark.lab.experiments._base import (
     Line,
     Results,
     Table,
+    others,
     training,
 )
 from neuralmark.lab.preset import Preset
@@ -23,31 +24,29 @@ class Distribution(Experiment):
     paper: ClassVar[str] = "figure 4a, F.4"
 
     def runs(self, preset: Preset) -> list[Spec]:
-        """Every scheme on the last of the first two data sets."""
-        return list(_runs(preset))
+        """Every scheme on the main architecture; Clean and NeuralMark on every other."""
+        return [spec for _, specs in _places(preset) for spec in specs.values()]
 
     def figures(self, preset: Preset, results: Results) -> list[Figure]:
         """Densities over the weights themselves, so that a wider layer shows as one."""
-        lines = []
-        for scheme, spec in zip(SCHEMES, _runs(preset), strict=True):
-            row = results.one(spec)
-            if row and row["distribution"]:
-                counts, deviation = row["distribution"]["counts"], row["distribution"]["deviation"]
-                width = 8 * deviation / len(counts)
-                total = sum(counts) or 1
-                points = [
-                    (-4 * deviation + width * (i + 0.5), count / total / width)
-                    for i, count in enumerate(counts)
-                ]
-                lines.append(Line(TITLES[scheme], tuple(points)))
-        title = f"Weights of the marked layer, {preset.training.datasets[:2][-1]}"
+        data = preset.training.datasets[:2][-1]
         note = "each layer within four of its own deviations"
-        return [Figure(title, "weight", "density", tuple(lines), note, steps=True)]
+        figures = []
+        for name, specs in _places(preset):
+            found = ((scheme, results.one(spec)) for scheme, spec in specs.items())
+            lines = tuple(
+                Line(TITLES[scheme], _density(row["distribution"]))
+                for scheme, row in found
+                if row and row["distribution"]
+            )
+            title = f"Weights of the marked layer, {data}, {name}"
+            figures.append(Figure(title, "weight", "density", lines, note, steps=True))
+        return figures
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
         """Deviation and how far the layer moved."""
         rows = []
-        for scheme, spec in zip(SCHEMES, _runs(preset), strict=True):
+        for scheme, spec in _places(preset)[0][1].items():
             row = results.one(spec)
             if row and row["distribution"]:
                 moved = row.get("moved")
@@ -62,6 +61,21 @@ class Distribution(Experiment):
         return [Table("The marked layer after training", heads, tuple(rows))]
 
 
-def _runs(preset: Preset) -> list[Training]:
+def _density(counted: dict[str, Any]) -> tuple[tuple[float, float], ...]:
+    """The middles of bins from -4 to 4 deviations, and the density there."""
+    counts, deviation = counted["counts"], counted["deviation"]
+    width, total = 8 * deviation / len(counts), sum(counts) or 1
+    return tuple(
+        (-4 * deviation + width * (i + 0.5), count / total / width)
+        for i, count in enumerate(counts)
+    )
+
+
+def _places(preset: Preset) -> list[tuple[str, dict[str, Training]]]:
+    """Architectures, the main one first, and their runs by scheme."""
     data = preset.training.datasets[:2][-1]
-    return [training(preset, data, scheme) for scheme in SCHEMES]
+    places = {preset.training.main: SCHEMES} | dict.fromkeys(others(preset), SCHEMES[:2])
+    return [
+        (name, {scheme: training(preset, data, scheme, architecture=name) for scheme in some})
+        for name, some in places.items()
+    ]

@@ -37,6 +37,7 @@ class FidelityText(Experiment):
                 ("", *SCORES, "detection rate"),
                 tuple((TITLES[scheme], *_scores(preset, results, model, scheme)) for scheme in TWO),
                 note,
+                specs=tuple(spec for scheme in TWO for spec in _cell(preset, model, scheme)),
             )
             for model in preset.text.models
         ]

@@ -4,8 +4,16 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from neuralmark.lab.experiments._base import SCHEMES, finetuning
-from neuralmark.lab.experiments._grid import AttackGrid, Direction
-from neuralmark.lab.experiments._paper import DOWN, FINETUNE_ALL, FINETUNE_RATES, RATE, Pair
+from neuralmark.lab.experiments._grid import AttackGrid, Place
+from neuralmark.lab.experiments._paper import (
+    DOWN,
+    FINETUNE_ALL,
+    FINETUNE_RATES,
+    RATE,
+    RESNET,
+    Pair,
+    known,
+)
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault
 
@@ -19,22 +27,32 @@ class FinetuneAll(AttackGrid):
     heading: ClassVar[str] = "Fine-tuning all layers"
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
 
-    def directions(self, preset: Preset) -> list[Direction]:
-        """All of the preset's."""
-        return list(preset.training.directions)
+    def places(self, preset: Preset) -> list[Place]:
+        """All of the preset's directions, on both of the paper's architectures."""
+        scale = preset.training
+        return [Place(each, name) for name in scale.architectures for each in scale.directions]
 
-    def points(self, preset: Preset) -> Sequence[float]:
-        """The rates."""
-        return preset.sweeps.finetune_rates
+    def points(self, preset: Preset, place: Place) -> Sequence[float]:
+        """The rates; beside the main architecture only the usual one, as in the paper."""
+        main = place.architecture == preset.training.main
+        return preset.sweeps.finetune_rates if main else (preset.attack.rate,)
 
-    def attack(
-        self, preset: Preset, direction: Direction, scheme: str, point: float, seed: int
-    ) -> Assault:
+    def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
         """All parameters."""
-        return finetuning(preset, direction, scheme, seed, scope="all", rate=point)
+        return finetuning(
+            preset,
+            place.direction,
+            scheme,
+            seed,
+            architecture=place.architecture,
+            scope="all",
+            rate=point,
+        )
 
-    def reference(self, direction: Direction, point: float, scheme: str) -> Pair | None:
+    def reference(self, place: Place, point: float, scheme: str) -> Pair | None:
         """Both tables of F.2."""
-        if direction == DOWN:
+        architecture = known(place.architecture)
+        if architecture == RESNET and place.direction == DOWN:
             return FINETUNE_RATES.get(point, {}).get(scheme)
-        return FINETUNE_ALL.get(direction, {}).get(scheme) if point == RATE else None
+        found = FINETUNE_ALL[architecture].get(place.direction, {}).get(scheme)
+        return found if point == RATE else None

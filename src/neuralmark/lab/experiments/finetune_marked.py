@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from neuralmark.lab.experiments._base import SCHEMES, finetuning
-from neuralmark.lab.experiments._grid import AttackGrid, Direction
-from neuralmark.lab.experiments._paper import FINETUNE_MARKED, RATE, Pair
+from neuralmark.lab.experiments._grid import AttackGrid, Place
+from neuralmark.lab.experiments._paper import FINETUNE_MARKED, RATE, Pair, known
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault
 
@@ -19,20 +19,29 @@ class FinetuneMarked(AttackGrid):
     heading: ClassVar[str] = "Fine-tuning the marked layers"
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
 
-    def directions(self, preset: Preset) -> list[Direction]:
-        """All of the preset's."""
-        return list(preset.training.directions)
+    def places(self, preset: Preset) -> list[Place]:
+        """All of the preset's directions, on both of the paper's architectures."""
+        scale = preset.training
+        return [Place(each, name) for name in scale.architectures for each in scale.directions]
 
-    def points(self, preset: Preset) -> Sequence[float]:
+    def points(self, preset: Preset, place: Place) -> Sequence[float]:
         """The paper's one rate."""
         return (preset.attack.rate,)
 
-    def attack(
-        self, preset: Preset, direction: Direction, scheme: str, point: float, seed: int
-    ) -> Assault:
+    def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
         """The marked layers only."""
-        return finetuning(preset, direction, scheme, seed, scope="marked", rate=point)
+        return finetuning(
+            preset,
+            place.direction,
+            scheme,
+            seed,
+            architecture=place.architecture,
+            scope="marked",
+            rate=point,
+        )
 
-    def reference(self, direction: Direction, point: float, scheme: str) -> Pair | None:
+    def reference(self, place: Place, point: float, scheme: str) -> Pair | None:
         """Table 6."""
-        return FINETUNE_MARKED.get(direction, {}).get(scheme) if point == RATE else None
+        if point != RATE:
+            return None
+        return FINETUNE_MARKED[known(place.architecture)].get(place.direction, {}).get(scheme)

@@ -1,6 +1,6 @@
 """Ours: projection against gradient, at several margins, in the paper's attacks."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from neuralmark.lab.experiments._base import (
     Cell,
@@ -9,13 +9,13 @@ from neuralmark.lab.experiments._base import (
     Table,
     assault,
     course,
-    percent,
     pruning,
+    trained,
     training,
 )
 from neuralmark.lab.experiments._grid import filled
 from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Assault, Spec, Training
+from neuralmark.lab.spec import Assault, Spec, Training, Value
 
 
 class Modes(Experiment):
@@ -27,59 +27,56 @@ class Modes(Experiment):
     def runs(self, preset: Preset) -> list[Spec]:
         """Gradient, and projection at every margin, each attacked."""
         specs: list[Spec] = []
-        for victim in _victims(preset).values():
-            specs += [victim, *_attacks(preset, victim).values()]
+        for victims in _victims(preset).values():
+            specs += victims
+            for attacks in _attacks(preset, victims).values():
+                specs += attacks
         return specs
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
         """Movement, accuracy and rates side by side."""
-        victims = _victims(preset)
+        columns = _victims(preset)
+        attacks = {name: _attacks(preset, victims) for name, victims in columns.items()}
         rows: list[tuple[Cell | str, ...]] = [
-            ("layer moved", *(_moved(results, victim) for victim in victims.values())),
-            (
-                "none",
-                *(
-                    Cell(
-                        f"{percent(results.values([victim], 'accuracy'))}"
-                        f" ({percent(results.values([victim], 'rate'))})"
-                    )
-                    for victim in victims.values()
-                ),
-            ),
+            ("layer moved", *(_moved(results, victims) for victims in columns.values())),
+            ("none", *(trained(results, victims, None) for victims in columns.values())),
         ]
-        first = next(iter(victims.values()))
-        for name in _attacks(preset, first):
-            cells = (
-                filled(results, [_attacks(preset, victim)[name]], None)
-                for victim in victims.values()
-            )
-            rows.append((name, *cells))
+        for attack in next(iter(attacks.values())):
+            cells = (filled(results, each[attack], None) for each in attacks.values())
+            rows.append((attack, *cells))
         title = "Gradient and projection: accuracy (detection rate)"
-        return [Table(title, ("attack", *victims), tuple(rows))]
+        return [Table(title, ("attack", *columns), tuple(rows))]
 
 
-def _moved(results: Results, victim: Training) -> str:
-    found = results.values([victim], "moved")
-    return f"{100 * found[0]:.0f} %" if found else "–"
+def _moved(results: Results, victims: list[Training]) -> str:
+    found = results.values(victims, "moved")
+    return f"{100 * sum(found) / len(found):.0f} %" if found else "–"
 
 
-def _victims(preset: Preset) -> dict[str, Training]:
-    data = preset.training.directions[0][0]
-    victims = {"gradient": training(preset, data, "neuralmark")}
+def _victims(preset: Preset) -> dict[str, list[Training]]:
+    data, seeds = preset.training.directions[0][0], preset.training.seeds
+    ways: dict[str, dict[str, Any]] = {"gradient": {}}
     for margin in preset.sweeps.margins:
-        changes = {"mode": "projection", "strength": float(margin)}
-        victims[f"projection {margin:g} σz"] = training(preset, data, "neuralmark", changes=changes)
-    return victims
+        ways[f"projection {margin:g} σz"] = {"mode": "projection", "strength": float(margin)}
+    return {
+        name: [training(preset, data, "neuralmark", seed=seed, changes=way) for seed in seeds]
+        for name, way in ways.items()
+    }
 
 
-def _attacks(preset: Preset, victim: Training) -> dict[str, Assault]:
+def _attacks(preset: Preset, victims: list[Training]) -> dict[str, list[Assault]]:
     target = preset.training.directions[0][1]
     largest = max(preset.sweeps.weights)
+
+    def each(attack: str, chosen: dict[str, Value]) -> list[Assault]:
+        return [assault(preset, victim, attack, chosen, data=target) for victim in victims]
+
     over = {"weight": largest * preset.training.strength, **course(preset)}
-    made = {f"overwrite λ={largest:g}": assault(preset, victim, "overwrite", over, data=target)}
+    made = {f"overwrite λ={largest:g}": each("overwrite", over)}
     for rate in preset.sweeps.finetune_rates:
-        tuned = {"scope": "all", **course(preset, rate)}
-        made[f"finetune all η={rate:g}"] = assault(preset, victim, "finetune", tuned, data=target)
+        made[f"finetune all η={rate:g}"] = each(
+            "finetune", {"scope": "all", **course(preset, rate)}
+        )
     for share in preset.sweeps.pruned:
-        made[f"prune {share:g}"] = pruning(preset, victim, share)
+        made[f"prune {share:g}"] = [pruning(preset, victim, share) for victim in victims]
     return made

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from neuralmark.lab.experiments._base import overwriting
-from neuralmark.lab.experiments._grid import AttackGrid, Direction
+from neuralmark.lab.experiments._grid import AttackGrid, Place
 from neuralmark.lab.experiments._paper import OVERWRITE_RATES, Pair
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault
@@ -20,16 +20,14 @@ class OverwriteEta(AttackGrid):
     drawn: ClassVar[bool] = True
     log: ClassVar[bool] = True
 
-    def points(self, preset: Preset) -> Sequence[float]:
+    def points(self, preset: Preset, place: Place) -> Sequence[float]:
         """The η sweep."""
         return preset.sweeps.rates
 
-    def attack(
-        self, preset: Preset, direction: Direction, scheme: str, point: float, seed: int
-    ) -> Assault:
+    def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
         """At the owner's own strength."""
-        return overwriting(preset, direction, scheme, seed, rate=point)
+        return overwriting(preset, place.direction, scheme, seed, rate=point)
 
-    def reference(self, direction: Direction, point: float, scheme: str) -> Pair | None:
+    def reference(self, place: Place, point: float, scheme: str) -> Pair | None:
         """Tables 5 and F.1."""
-        return OVERWRITE_RATES.get(direction, {}).get(point, {}).get(scheme)
+        return OVERWRITE_RATES.get(place.direction, {}).get(point, {}).get(scheme)

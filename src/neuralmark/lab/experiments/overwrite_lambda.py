@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from neuralmark.lab.experiments._base import overwriting
-from neuralmark.lab.experiments._grid import AttackGrid, Direction
+from neuralmark.lab.experiments._grid import AttackGrid, Place
 from neuralmark.lab.experiments._paper import OVERWRITE_WEIGHTS, Pair
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault
@@ -21,16 +21,14 @@ class OverwriteLambda(AttackGrid):
     log: ClassVar[bool] = True
     note: ClassVar[str] = "λ in units of the owner's own strength"
 
-    def points(self, preset: Preset) -> Sequence[float]:
+    def points(self, preset: Preset, place: Place) -> Sequence[float]:
         """The λ sweep."""
         return preset.sweeps.weights
 
-    def attack(
-        self, preset: Preset, direction: Direction, scheme: str, point: float, seed: int
-    ) -> Assault:
+    def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
         """At the paper's learning rate."""
-        return overwriting(preset, direction, scheme, seed, weight=point)
+        return overwriting(preset, place.direction, scheme, seed, weight=point)
 
-    def reference(self, direction: Direction, point: float, scheme: str) -> Pair | None:
+    def reference(self, place: Place, point: float, scheme: str) -> Pair | None:
         """Tables 5 and F.1."""
-        return OVERWRITE_WEIGHTS.get(direction, {}).get(point, {}).get(scheme)
+        return OVERWRITE_WEIGHTS.get(place.direction, {}).get(point, {}).get(scheme)

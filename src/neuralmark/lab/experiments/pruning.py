@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from neuralmark.lab.experiments._base import SCHEMES, Cell, Results, kept, pruning, training
-from neuralmark.lab.experiments._grid import AttackGrid, Direction, filled
+from neuralmark.lab.experiments._grid import AttackGrid, Place, filled
 from neuralmark.lab.experiments._paper import Pair
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault
@@ -26,19 +26,22 @@ class Pruning(AttackGrid):
         "the paper has figures only; it says that NeuralMark's rate stays near 100 %"
     )
 
-    def directions(self, preset: Preset) -> list[Direction]:
-        """On the model's own data."""
-        return [(data, data) for data in preset.training.datasets]
+    def places(self, preset: Preset) -> list[Place]:
+        """On the model's own data, on both of the paper's architectures."""
+        scale = preset.training
+        return [
+            Place((data, data), name) for name in scale.architectures for data in scale.datasets
+        ]
 
-    def points(self, preset: Preset) -> Sequence[float]:
+    def points(self, preset: Preset, place: Place) -> Sequence[float]:
         """The shares."""
         return preset.sweeps.pruned
 
-    def attack(
-        self, preset: Preset, direction: Direction, scheme: str, point: float, seed: int
-    ) -> Assault:
+    def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
         """Only the marked layer, as in the paper."""
-        return pruning(preset, training(preset, direction[0], scheme, seed=seed), point)
+        data = place.direction[0]
+        victim = training(preset, data, scheme, architecture=place.architecture, seed=seed)
+        return pruning(preset, victim, point)
 
     def shown(
         self, results: Results, specs: Sequence[Assault], scheme: str, paper: Pair | None

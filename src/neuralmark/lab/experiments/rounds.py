@@ -37,9 +37,11 @@ class Rounds(Experiment):
         """Models and attacks for every number of rounds."""
         specs: list[Spec] = []
         for rounds in preset.sweeps.rounds:
-            specs += [_model(preset, data, rounds) for data in preset.training.datasets[:2]]
+            for data in preset.training.datasets[:2]:
+                specs += _models(preset, data, rounds)
             for direction in _directions(preset):
-                specs += list(_attacks(preset, direction, rounds).values())
+                for runs, _ in _attacks(preset, direction, rounds).values():
+                    specs += runs
         return specs
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
@@ -53,7 +55,7 @@ class Rounds(Experiment):
                 *(
                     trained(
                         results,
-                        [_model(preset, data, rounds)],
+                        _models(preset, data, rounds),
                         ROUNDS_FIDELITY.get(data, {}).get(rounds),
                     )
                     for rounds in sweep
@@ -67,24 +69,27 @@ class Rounds(Experiment):
                 ("data set", *heads),
                 fidelity,
                 "the paper's column of R=4 is VoteMark's of its table 1: a slip",
-                specs=tuple(_model(preset, data, rounds) for data in sets for rounds in sweep),
+                specs=tuple(
+                    spec
+                    for data in sets
+                    for rounds in sweep
+                    for spec in _models(preset, data, rounds)
+                ),
             )
         ]
         for direction in _directions(preset):
             attacks = {rounds: _attacks(preset, direction, rounds) for rounds in sweep}
-            papers = {rounds: _papers(preset, direction, rounds) for rounds in sweep}
             rows: tuple[tuple[Cell | str, ...], ...] = tuple(
                 (
                     name,
-                    *(
-                        filled(results, [attacks[rounds][name]], papers[rounds].get(name))
-                        for rounds in sweep
-                    ),
+                    *(filled(results, *attacks[rounds][name]) for rounds in sweep),
                 )
                 for name in attacks[sweep[0]]
             )
             title = f"Attacks by rounds, {arrow(direction)}: accuracy (detection rate)"
-            specs = tuple(spec for each in attacks.values() for spec in each.values())
+            specs = tuple(
+                spec for each in attacks.values() for runs, _ in each.values() for spec in runs
+            )
             note = "the paper has pruning by rounds as a figure only"
             tables.append(Table(title, ("attack", *heads), rows, note, specs=specs))
         return tables
@@ -94,41 +99,50 @@ def _directions(preset: Preset) -> list[tuple[str, str]]:
     return [direction for direction in preset.training.directions if direction in CIFAR]
 
 
-def _model(preset: Preset, data: str, rounds: int) -> Training:
-    return training(preset, data, "neuralmark", changes={"rounds": rounds})
+def _models(preset: Preset, data: str, rounds: int) -> list[Training]:
+    changes = {"rounds": rounds}
+    return [
+        training(preset, data, "neuralmark", seed=seed, changes=changes)
+        for seed in preset.training.seeds
+    ]
 
 
-def _points(preset: Preset) -> tuple[float, float]:
-    """The largest λ, and the rate above the usual one."""
-    return max(preset.sweeps.weights), sorted(preset.sweeps.rates)[1]
+def _attacks(
+    preset: Preset, direction: tuple[str, str], rounds: int
+) -> dict[str, tuple[list[Assault], Pair | None]]:
+    """Every attack by name: its runs, and appendix G's value."""
 
+    def over(weight: float = 1.0, rate: float | None = None) -> list[Assault]:
+        return [
+            overwriting(
+                preset, direction, "neuralmark", seed, weight=weight, rate=rate, rounds=rounds
+            )
+            for seed in preset.training.seeds
+        ]
 
-def _attacks(preset: Preset, direction: tuple[str, str], rounds: int) -> dict[str, Assault]:
-    source, target = direction
-    victim = _model(preset, source, rounds)
-    largest, higher = _points(preset)
+    victims, usual = _models(preset, direction[0], rounds), preset.attack.rate
     tuned = {"scope": "all", **course(preset)}
-    return {
-        f"overwrite λ={largest:g}": overwriting(
-            preset, direction, "neuralmark", 0, weight=largest, rounds=rounds
-        ),
-        f"overwrite η={higher:g}": overwriting(
-            preset, direction, "neuralmark", 0, rate=higher, rounds=rounds
-        ),
-        "finetune all": assault(preset, victim, "finetune", tuned, data=target),
-        **{f"prune {share:g}": pruning(preset, victim, share) for share in preset.sweeps.pruned},
+    attacks: dict[str, tuple[list[Assault], Pair | None]] = {
+        f"overwrite λ={weight:g}": (
+            over(weight=weight),
+            ROUNDS_WEIGHTS.get(direction, {}).get(weight, {}).get(rounds),
+        )
+        for weight in preset.sweeps.weights
     }
-
-
-def _papers(preset: Preset, direction: tuple[str, str], rounds: int) -> dict[str, Pair | None]:
-    """Appendix G's values, under the names of the attacks."""
-    largest, higher = _points(preset)
-    usual = preset.attack.rate == RATE
-    by_weight = ROUNDS_WEIGHTS.get(direction, {}).get(largest, {})
-    by_rate = ROUNDS_RATES.get(direction, {}).get(higher, {})
-    tuned = ROUNDS_FINETUNE.get(direction, {})
-    return {
-        f"overwrite λ={largest:g}": by_weight.get(rounds) if usual else None,
-        f"overwrite η={higher:g}": by_rate.get(rounds),
-        "finetune all": tuned.get(rounds) if usual else None,
+    attacks |= {
+        f"overwrite η={rate:g}": (
+            over(rate=rate),
+            ROUNDS_RATES.get(direction, {}).get(rate, {}).get(rounds),
+        )
+        for rate in preset.sweeps.rates
+        if rate != usual
     }
+    attacks["finetune all"] = (
+        [assault(preset, each, "finetune", tuned, data=direction[1]) for each in victims],
+        ROUNDS_FINETUNE.get(direction, {}).get(rounds) if usual == RATE else None,
+    )
+    attacks |= {
+        f"prune {share:g}": ([pruning(preset, each, share) for each in victims], None)
+        for share in preset.sweeps.pruned
+    }
+    return attacks

@@ -31,18 +31,19 @@ class Structural(Experiment):
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Every scheme and way."""
-        return [_run(preset, scheme, way) for scheme in MARKS for way in WAYS]
+        return [run for scheme in MARKS for way in WAYS for run in _cell(preset, scheme, way)]
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
         """Accuracy stays; the rate goes."""
         rows: tuple[tuple[Cell | str, ...], ...] = tuple(
-            (way, *(filled(results, [_run(preset, scheme, way)], None) for scheme in MARKS))
+            (way, *(filled(results, _cell(preset, scheme, way), None) for scheme in MARKS))
             for way in WAYS
         )
         heads = ("rearrangement", *(TITLES[scheme] for scheme in MARKS))
         return [Table("Function-preserving changes: accuracy (detection rate)", heads, rows)]
 
 
-def _run(preset: Preset, scheme: str, way: str) -> Assault:
-    victim = training(preset, preset.training.datasets[0], scheme)
-    return assault(preset, victim, "restructure", WAYS[way])
+def _cell(preset: Preset, scheme: str, way: str) -> list[Assault]:
+    data = preset.training.datasets[0]
+    victims = [training(preset, data, scheme, seed=seed) for seed in preset.training.seeds]
+    return [assault(preset, victim, "restructure", WAYS[way]) for victim in victims]
