@@ -1,7 +1,10 @@
 """Attacks that train: fine-tuning and overwriting on a live model, with data."""
 
 import copy
-from dataclasses import replace
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +23,7 @@ from neuralmark.errors import (
     DataMismatchError,
     MissingDataError,
     NoMarkError,
+    OutputError,
     ParameterError,
     UnknownSchemeError,
 )
@@ -184,3 +188,131 @@ def test_what_does_not_fit_is_named(marked: tuple[nn.Sequential, Key, Claim]) ->
         launch(Overwrite(scheme="vanila"), model, key, claim=claim, data=data())
     with pytest.raises(AttackError, match="linear layer"):
         launch(Finetune(), nn.Sequential(nn.Conv2d(3, 4, 3)), data=data())
+
+
+class Interrupted(Exception):
+    """What stops an attack on its way."""
+
+
+@dataclass
+class Watch:
+    """Counts the steps of an attack; stops it after so many."""
+
+    stop: int = 0
+    steps: list[int] = field(default_factory=list)
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        self.steps.append(done)
+        if done == self.stop:
+            raise Interrupted
+
+
+def normed() -> nn.Sequential:
+    """Like `network`, with what else has a state or is random in training."""
+    torch.manual_seed(3)
+    plain = list(network())
+    return nn.Sequential(*plain[:3], nn.BatchNorm2d(128), nn.Dropout(0.3), *plain[3:])
+
+
+def weights_of(result: Result) -> dict[str, torch.Tensor]:
+    assert result.model is not None
+    return dict(result.model.state_dict())
+
+
+def same(one: Result, two: Result) -> bool:
+    old, new = weights_of(one), weights_of(two)
+    weights = old.keys() == new.keys() and all(torch.equal(old[n], new[n]) for n in old)
+    keys = (one.key is None) == (two.key is None)
+    if one.key is not None and two.key is not None:
+        keys = one.key.fingerprint == two.key.fingerprint
+    return weights and keys and one.figures == two.figures and one.steps == two.steps
+
+
+RESUMING = [
+    Finetune(rate=0.05, epochs=3, batch=16),
+    Finetune(rate=0.05, epochs=3, batch=16, scope="marked", classifier="keep"),
+    Finetune(rate=0.05, epochs=3, batch=16, scope="lora"),
+    Overwrite(100.0, rate=0.05, epochs=3, batch=16, keys=2),
+    Overwrite(10.0, rate=0.05, epochs=3, batch=16, scheme="greedymark"),
+    Overwrite(10.0, rate=0.05, epochs=3, batch=16, scheme="votemark"),
+    Overwrite(2.0, rate=0.05, epochs=3, batch=16, keys=2, mode="projection"),
+]
+
+
+@pytest.mark.parametrize("attack", RESUMING, ids=lambda attack: attack.variant)
+def test_an_interrupted_attack_goes_on_from_its_last_epoch(
+    attack: Finetune | Overwrite, tmp_path: Path
+) -> None:
+    model, keep = normed(), tmp_path / "state.pt"
+    whole = launch(attack, model, data=data(), tensors=[LAYER])
+    with pytest.raises(Interrupted):
+        launch(attack, model, data=data(), tensors=[LAYER], progress=Watch(stop=6), keep=keep)
+    rest = Watch()
+    resumed = launch(attack, model, data=data(), tensors=[LAYER], progress=rest, keep=keep)
+    assert rest.steps == [5, 6, 7, 8, 9, 10, 11, 12]
+    assert same(resumed, whole)
+    assert 0 < resumed.earlier < resumed.seconds
+    assert whole.earlier == 0
+    assert list(tmp_path.iterdir()) == [keep]
+    nothing = Watch()
+    again = launch(attack, model, data=data(), tensors=[LAYER], progress=nothing, keep=keep)
+    assert same(again, whole)
+    assert nothing.steps == []
+
+
+SHORT = Overwrite(10.0, rate=0.05, epochs=2, batch=16)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an attack left that was interrupted in its second epoch."""
+    keep = tmp_path_factory.mktemp("kept") / "state.pt"
+    with pytest.raises(Interrupted):
+        launch(SHORT, normed(), data=data(), progress=Watch(stop=6), keep=keep)
+    return keep
+
+
+def begun_again(
+    keep: Path, attack: object = SHORT, model: nn.Module | None = None, **more: Any
+) -> bool:
+    """Whether an attack does all its steps, and ends as one that keeps nothing."""
+    model, watch = model or normed(), Watch()
+    given = {"data": data(), **more}
+    found = launch(attack, model, progress=watch, keep=keep, **given)  # type: ignore[arg-type]
+    assert same(found, launch(attack, model, **given))  # type: ignore[arg-type]
+    return watch.steps == list(range(1, 9)) and found.earlier == 0
+
+
+def test_what_was_kept_by_another_attack_is_not_taken(kept: Path, tmp_path: Path) -> None:
+    def copied() -> Path:
+        return Path(shutil.copy(kept, tmp_path / "state.pt"))
+
+    other_data = replace(data(), labels=data().labels.flip(0))
+    other_model = normed()
+    other_model[4] = nn.Dropout(0.2)
+    assert not begun_again(copied())
+    assert begun_again(copied(), seed=1)
+    assert begun_again(copied(), Overwrite(11.0, rate=0.05, epochs=2, batch=16))
+    assert begun_again(copied(), Overwrite(10.0, rate=0.04, epochs=2, batch=16))
+    assert begun_again(copied(), Finetune(rate=0.05, epochs=2, batch=16))
+    assert begun_again(copied(), data=other_data)
+    assert begun_again(copied(), model=other_model)
+
+
+def test_a_damaged_file_is_as_good_as_none(kept: Path, tmp_path: Path) -> None:
+    keep, sound = tmp_path / "state.pt", kept.read_bytes()
+    torn = bytearray(sound)
+    torn[len(torn) // 2] ^= 1
+    for damaged in (b"", b"nonsense", sound[: len(sound) // 2], bytes(torn)):
+        keep.write_bytes(damaged)
+        assert begun_again(keep)
+    torch.save([1, 2], keep)
+    assert begun_again(keep)
+
+
+def test_where_nothing_can_be_kept_is_said_at_once(tmp_path: Path) -> None:
+    for keep, why in ((tmp_path / "no" / "state.pt", "create it"), (tmp_path, "is a folder")):
+        watch = Watch()
+        with pytest.raises(OutputError, match=why):
+            launch(SHORT, normed(), data=data(), progress=watch, keep=keep)
+        assert watch.steps == []

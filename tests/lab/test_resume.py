@@ -1,58 +1,82 @@
-"""A run killed at a random moment and started again ends with the rows of an uninterrupted one."""
+"""Runs killed at random moments and started again end with the rows of uninterrupted ones."""
 
 import json
-import os
+import multiprocessing
 import random
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import PYTHON
+import pytest
 
-from neuralmark.lab.store import Store
-
-SCRIPT = """
-import sys
-from pathlib import Path
-from neuralmark.lab.spec import Assault, Marking, Training, settings
+from neuralmark.lab.spec import Assault, Marking, Spec, Training, settings
 from neuralmark.lab.store import Store
 from neuralmark.lab.work import perform
-store = Store.open(sys.argv[1])
-victim = Training("digits", "digits", epochs=9, rate=0.05, batch=64, images=512, test_images=64,
-                  mark=Marking("votemark", strength=10.0))
-attack = Assault(victim, "finetune", settings(epochs=1, batch=64), images=128)
-for spec in (victim, attack):
-    perform(store, None, spec, lambda done, total: print(done, flush=True))
-"""
+
+VICTIM = Training(
+    "digits",
+    "digits",
+    epochs=6,
+    rate=0.05,
+    batch=64,
+    images=256,
+    test_images=64,
+    mark=Marking("votemark", strength=10.0),
+)
+COURSE = {"epochs": 8, "rate": 0.05, "batch": 64}
+RUNS: dict[str, Spec] = {
+    "train": VICTIM,
+    "finetune": Assault(VICTIM, "finetune", settings(**COURSE), images=128),
+    "overwrite": Assault(VICTIM, "overwrite", settings(weight=50.0, **COURSE), images=128),
+}
+STEPS = 2
+"""Of an epoch of the attacks, which tell of steps; the training tells of epochs."""
+ALL = 6 + 2 * 8 * STEPS
+"""What they tell in all."""
+LOADED = ["torch._dynamo", "neuralmark.training.attach", "neuralmark.attacks.overwrite", __name__]
+
+Told = tuple[str, int]
+"""Which run, and how far it is."""
 
 
-@contextmanager
-def started(folder: Path) -> "Iterator[subprocess.Popen[str]]":
-    """A run in a process of its own; its pipe is closed and its end awaited."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [PYTHON, "-c", SCRIPT, str(folder)], env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield process
+def carry_out(folder: Path, pipe: Any) -> None:
+    """All runs, in a process of their own."""
+    store = Store.open(folder)
+    for name, spec in RUNS.items():
+
+        def tell(done: int, total: int, name: str = name) -> None:
+            pipe.send((name, done))
+
+        perform(store, None, spec, tell)
 
 
-def finish(folder: Path) -> None:
-    with started(folder) as process:
-        process.communicate()
-    assert process.returncode == 0
+def part(folder: Path, most: int) -> tuple[list[Told], bool]:
+    """What they tell until they end, or are killed at any moment after so much; whether killed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(LOADED)
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=carry_out, args=(folder, theirs))
+    process.start()
+    theirs.close()
+    heard: list[Told] = []
+    try:
+        while len(heard) < most:
+            heard.append(ours.recv())
+        time.sleep(random.uniform(0, 0.02))
+        process.kill()
+    except EOFError:
+        pass
+    process.join()
+    ours.close()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return heard, process.exitcode != 0
 
 
-def kill(folder: Path) -> None:
-    """Let it do one step or more, then kill it at any moment."""
-    with started(folder) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        time.sleep(random.uniform(0, 0.6))
-        process.send_signal(signal.SIGKILL)  # does nothing to one that has ended
+def least(name: str, done: int) -> int:
+    """The first that a run can tell after it was killed when it had told of `done`."""
+    return done + 1 if name == "train" else (done - 1) // STEPS * STEPS + 1
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -67,11 +91,24 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_killed_runs_end_as_if_they_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finish(whole)
-    kill(broken)
-    assert len(rows(broken)) < 2  # it was killed on the way
-    finish(broken)
+    everything, killed = part(whole, ALL + 1)
+    assert len(everything) == ALL
+    assert not killed
+    parts, killed = [], True
+    while killed:
+        heard, killed = part(broken, random.randint(4, 12))
+        parts.append(heard)
+    assert {"finetune", "overwrite"} & {heard[-1][0] for heard in parts[:-1]}
+    for before, after in pairwise(heard for heard in parts if heard):
+        (name, done), (following, first) = before[-1], after[0]
+        assert first >= least(name, done) if following == name else first == 1
+    assert len(rows(broken)) == len(RUNS)
     assert json.dumps(rows(broken)) == json.dumps(rows(whole))
-    assert not list(broken.glob("runs/*/state.pt"))
+    for row in Store(broken).rows():
+        assert 0 < row.get("attack_seconds", 0.001) <= row["seconds"]
+    assert not list(whole.glob("runs/*/state*"))

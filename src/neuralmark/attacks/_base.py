@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from neuralmark.keyfile import Key
+    from neuralmark.training.bookmark import Bookmark
 
 Array = npt.NDArray[np.float32]
 Weights = Mapping[str, Array]
@@ -78,6 +79,8 @@ class Scene:
     """Scheme and parameters of the owner's key, which the paper's attacker knows too."""
     progress: Callable[[str, int, int], None] | None = None
     """Called with what is being done, how much is done, how much there is in all."""
+    bookmark: "Bookmark | None" = None
+    """Where an attack that takes long may keep how far it is; None: it keeps nothing."""
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Report progress, if anybody listens."""

@@ -1,7 +1,7 @@
 """What forgers share: where they look, how a published verification reads, and honest draws."""
 
+import hashlib
 import math
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -72,8 +72,9 @@ def ground_at(scene: Scene, placement: Placement, parameters: Parameters) -> Gro
 
 
 def drawn(parameters: Parameters, rng: np.random.Generator, content: bytes = b"") -> Key:
-    """A native key from the attack's own randomness, so that runs can be repeated."""
-    return Key(parameters, content, salt=secrets.token_bytes(32), secret=rng.bytes(SECRET_BYTES))
+    """A native key from the attack's own randomness alone, so that runs can be repeated."""
+    secret = rng.bytes(SECRET_BYTES)
+    return Key(parameters, content, salt=hashlib.sha256(secret).digest(), secret=secret)
 
 
 def best_drawn(scene: Scene, ground: Ground, tries: int) -> tuple[Key, npt.NDArray[np.int64]]:

@@ -34,6 +34,7 @@ from neuralmark.errors import (
     AttackError,
     MissingDataError,
     NoMarkError,
+    OutputError,
     ParameterError,
     TooFewCarriersError,
     UnknownTensorError,
@@ -42,6 +43,7 @@ from neuralmark.errors import (
 from neuralmark.keyfile import Key
 from neuralmark.reading import Progress, Suspect
 from neuralmark.records import UNPROVABLE, UNPROVEN, Claim, Verdict
+from neuralmark.training.bookmark import Bookmark
 from neuralmark.verification import best_finding, examine, judge
 
 if TYPE_CHECKING:
@@ -63,11 +65,14 @@ class Result:
     unreadable: str
     """Why there is no verdict afterwards: the marked tensors are gone."""
     seconds: float
+    """What the attack took, all parts of an interrupted one together."""
     steps: int
     queries: int
     change: float
     """‖Δw‖/‖w‖ of the attacked tensors (with a new task: of the marked ones); infinite when most
     changed shape."""
+    earlier: float = 0.0
+    """Those of its seconds that passed before it was last interrupted."""
     accuracy_before: float | None = None
     accuracy_after: float | None = None
     note: str = ""
@@ -116,6 +121,7 @@ def launch(
     seed: int = 0,
     demand: bool = True,
     progress: Progress | None = None,
+    keep: str | Path | None = None,
 ) -> Result:
     """Run an attack on a copy of the model and verify the key's mark before and after.
 
@@ -123,9 +129,14 @@ def launch(
     are checkpoints of the same shape, for merging. The attacker never sees the key. A model without
     the key's mark is refused, unless `demand` is False (experiments on marks that are not proven)
     or the attack forges a key: then the owner's only tells the scheme and its parameters.
+
+    `keep` names a file in which an attack that trains (finetune, overwrite) keeps how far it is
+    after every epoch: launched again with the same arguments it goes on from there and ends with
+    the same weights. A damaged file, or one of another attack, is replaced; the last stays.
     """
     _require_attack(attack)
     seed = checked_seed(seed)
+    bookmark = _bookmark(keep)
     subject = subject_of(model)
     _require(attack, subject, data, others)
     check_data(data, subject)
@@ -140,11 +151,13 @@ def launch(
         placement=placement,
         parameters=None if key is None else key.parameters,
         progress=progress,
+        bookmark=bookmark,
     )
     _require_finite(attack, scene, subject.label)
     start = time.perf_counter()
     outcome = _seeded(attack, scene, seed)
     seconds = time.perf_counter() - start
+    earlier = 0.0 if bookmark is None else bookmark.earlier
     changed = subject.after(outcome)
     if getattr(attack, "preserves", False) and data is not None:
         same_outputs(subject, changed, data)
@@ -157,10 +170,11 @@ def launch(
         before=before,
         after=judged,
         unreadable=unreadable,
-        seconds=seconds,
+        seconds=seconds + earlier,
         steps=outcome.steps,
         queries=outcome.queries,
         change=changed.distance(subject, _looked_at(attack, scene, before)),
+        earlier=earlier,
         accuracy_before=subject.accuracy(data) if attack.keeps_task else None,
         accuracy_after=changed.accuracy(data),
         note=outcome.note,
@@ -169,6 +183,17 @@ def launch(
         model=changed.module,
         key=outcome.key,
     )
+
+
+def _bookmark(keep: str | Path | None) -> Bookmark | None:
+    if keep is None:
+        return None
+    path = Path(keep)
+    if not path.parent.is_dir():
+        raise OutputError(f"{path.parent} is not a folder: create it first")
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder: give the name of a file")
+    return Bookmark(path)
 
 
 def _looked_at(attack: Attack, scene: Scene, before: Verdict | None) -> Sequence[str]:

@@ -1,13 +1,14 @@
 """Training as an attacker does it: a plain loop, a fresh classifier for a new task."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from neuralmark.attacks._base import Data, Scene
 from neuralmark.attacks._subject import FAILURES
 from neuralmark.errors import AttackError, DataMismatchError, MissingExtraError
+from neuralmark.training.bookmark import Stage
 
 if TYPE_CHECKING:
     import torch
@@ -65,9 +66,13 @@ def fit(
     course: Course,
     parameters: "Iterable[torch.nn.Parameter]",
     scene: Scene,
-    attached: Callable[[Any], None] = lambda optimizer: None,
+    attached: Callable[[Any], Sequence[Any]] = lambda optimizer: (),
 ) -> int:
-    """Train these parameters on the task; give the number of steps."""
+    """Train these parameters on the task; give the number of steps.
+
+    `attached` attaches marks to the optimizer and gives them. Where the scene has a bookmark, an
+    interrupted training goes on from its last whole epoch.
+    """
     import torch
 
     chosen = list(parameters)
@@ -78,11 +83,11 @@ def fit(
     optimizer = torch.optim.SGD(
         chosen, lr=course.rate, momentum=course.momentum, weight_decay=course.decay
     )
-    attached(optimizer)
+    stage = Stage(model, optimizer, attached(optimizer), scene.rng)
+    epochs, steps = _resumed(stage, scene, course, data)
     model.train()
-    steps = 0
     total = course.epochs * -(-len(data.inputs) // course.batch)
-    for _ in range(course.epochs):
+    for epoch in range(epochs, course.epochs):
         order = torch.from_numpy(scene.rng.permutation(len(data.inputs)))
         for some in order.split(course.batch):
             loss = _loss(model, data, some)
@@ -91,10 +96,23 @@ def fit(
             optimizer.step()
             steps += 1
             scene.tell("training", steps, total)
+        if scene.bookmark is not None:
+            scene.bookmark.put({"epochs": epoch + 1, "steps": steps, "stage": stage.state()})
     model.eval()
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     return steps
+
+
+def _resumed(stage: Stage, scene: Scene, course: Course, data: Data) -> tuple[int, int]:
+    """Epochs and steps that an interrupted training had done."""
+    if scene.bookmark is None:
+        return 0, 0
+    kept = scene.bookmark.open(stage.origin(course, data.inputs, data.labels))
+    if kept is None:
+        return 0, 0
+    stage.restore(kept["stage"])
+    return kept["epochs"], kept["steps"]
 
 
 def _loss(model: Any, data: Data, some: "torch.Tensor") -> "torch.Tensor":

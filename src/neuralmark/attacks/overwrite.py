@@ -67,15 +67,16 @@ class Overwrite(Attack):
         model, data = ready(scene, self.classifier)
         keys = [drawn(own_parameters(scene, self), scene.rng) for _ in range(self.keys)]
         tensors: Any = [name for name, _ in scene.placement] or "auto"
-        marks = []
+        marks: list[Any] = []
 
-        def begin(optimizer: Any) -> None:
+        def begin(optimizer: Any) -> list[Any]:
             for key in keys:
                 strength = max(self.weight, 1e-30)
                 given = attach(
                     model, optimizer, key, tensors=tensors, mode=self.mode, strength=strength
                 )
                 marks.append(given)
+            return marks
 
         course = Course(self.rate, self.epochs, self.batch)
         steps = fit(model, data, course, model.parameters(), scene, begin)

@@ -12,6 +12,7 @@ from neuralmark.lab.keys import key_for
 from neuralmark.lab.spec import Tuning
 from neuralmark.lab.store import Row, Store
 from neuralmark.text import e2e, generation, gpt2, tuning
+from neuralmark.training import bookmark
 from neuralmark.zoo.models._gpt2 import GPT2
 
 Notify = Callable[[int, int], None]
@@ -100,7 +101,7 @@ def _trained(
             tuning.Schedule(spec.epochs, spec.batch, spec.rate, spec.warm_up),
             mark=mark,
             seed=spec.seed,
-            resume=_kept(state),
+            resume=bookmark.read(state),
             listener=_Keeper(state, notify),
         )
 
@@ -126,17 +127,7 @@ class _Keeper(tuning.Listener):
         self._notify(done, total)
 
     def epoch(self, epoch: tuning.Epoch, snapshot: Callable[[], tuning.Snapshot]) -> None:
-        import torch
-
-        beside = self._path.with_suffix(".part")
-        torch.save(snapshot(), beside)
-        beside.replace(self._path)
-
-
-def _kept(path: Path) -> tuning.Snapshot | None:
-    import torch
-
-    return torch.load(path, weights_only=True) if path.exists() else None
+        bookmark.write(self._path, snapshot())
 
 
 def _scored(folder: Path, spec: Tuning, model: Any, tokenizer: Any) -> Row:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralmark.records import Claim
+from neuralmark.training import bookmark
 
 if TYPE_CHECKING:
     import torch
@@ -63,9 +64,7 @@ def train(
     )
     start = {name: value.detach().clone() for name, value in model.named_parameters()}
     mark = None if attach is None else attach(model, optimizer)
-    history: list[dict[str, float]] = []
-    if state.exists():
-        history = _resume(model, optimizer, mark, state)
+    history = _resume(model, optimizer, mark, state)
     for epoch in range(len(history), course.epochs):
         began = time.perf_counter()
         loss = _epoch(model, optimizer, data, course, epoch)
@@ -150,26 +149,23 @@ def accuracy(model: "torch.nn.Module", data: Any) -> float:
 
 
 def _keep(model: Any, optimizer: Any, mark: Any, history: Any, path: Path) -> None:
-    """How far the run is, written beside and renamed."""
-    import torch
-
-    beside = path.with_suffix(".part")
-    torch.save(
+    """How far the run is."""
+    bookmark.write(
+        path,
         {
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
             "mark": None if mark is None else mark.state_dict(),
             "history": history,
         },
-        beside,
     )
-    beside.replace(path)
 
 
 def _resume(model: Any, optimizer: Any, mark: Any, path: Path) -> list[dict[str, float]]:
-    import torch
-
-    kept = torch.load(path, weights_only=True)
+    """What was kept of an interrupted run; nothing, or a damaged file: an empty history."""
+    kept = bookmark.read(path)
+    if kept is None:
+        return []
     model.load_state_dict(kept["model"])
     optimizer.load_state_dict(kept["optimizer"])
     if mark is not None:

@@ -182,6 +182,7 @@ def _assault(store: Store, folder: Path | None, spec: Assault, notify: Notify) -
     import torch
 
     torch.set_num_threads(1)
+    start = time.perf_counter()
     attack = attacks.get(spec.attack)(**dict(spec.settings))
     victim = spec.victim
     model = victim_of(store, folder, victim)
@@ -200,6 +201,7 @@ def _assault(store: Store, folder: Path | None, spec: Assault, notify: Notify) -
         seed=spec.seed,
         demand=False,
         progress=lambda what, done, total: notify(done, total),
+        keep=store.folder(spec) / "state.pt",
     )
     told = result.to_dict()
     return {
@@ -214,6 +216,7 @@ def _assault(store: Store, folder: Path | None, spec: Assault, notify: Notify) -
         "steps": result.steps,
         "queries": result.queries,
         "attack_seconds": result.seconds,
+        "seconds": result.earlier + time.perf_counter() - start,
         "data": {"name": source.name, "digest": source.digest, "note": source.note},
     }
 
