@@ -158,7 +158,9 @@ def run(
 def _specs(names: tuple[str, ...], scale: "Preset") -> "list[Spec]":
     from neuralmark.lab import experiments
 
-    chosen = experiments.names() if names == ("all",) else list(names)
+    chosen = [*names]
+    if "all" in chosen:  # those named first, then the others
+        chosen = [name for name in chosen if name != "all"] + experiments.names()
     return [spec for name in chosen for spec in experiments.get(name).runs(scale)]
 
 

@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -22,6 +23,10 @@ Perform = Callable[[Spec, "Notify"], None]
 Notify = Callable[[int, int], None]
 """Called with how much of a run is done, and how much there is."""
 
+ENDS = ("done", "failed")
+"""What ends a run; other events only tell how it goes."""
+PAUSE = 0.25
+"""Seconds between two reports of progress, so that they cost nothing."""
 TRIES = 3
 """Workers that may die on one run before it counts as failed."""
 
@@ -122,7 +127,7 @@ class Local(Engine):
                 while worker.pipe in ready and worker.pipe.poll():
                     event: Event = worker.pipe.recv()
                     events.append(event)
-                    if event.what != "progress":
+                    if event.what in ENDS:
                         worker.spec = None
             except (EOFError, OSError):
                 pass
@@ -170,12 +175,21 @@ def _serve(pipe: Any, perform: Perform) -> None:
             spec = from_dict(pipe.recv())
         except (EOFError, OSError):
             return
-        run = identity(spec)
+        pipe.send(_carried_out(perform, spec, _reporter(identity(spec), pipe.send)))
 
-        def notify(done: int, total: int, run: str = run) -> None:
-            pipe.send(Event(run, "progress", done, total))
 
-        pipe.send(_carried_out(perform, spec, notify))
+def _reporter(run: str, send: Callable[[Event], None]) -> Notify:
+    """Sends how far a run is, now and then."""
+    said = -PAUSE
+
+    def notify(done: int, total: int) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said >= PAUSE:
+            said = now
+            send(Event(run, "progress", done, total))
+
+    return notify
 
 
 def _carried_out(perform: Perform, spec: Spec, notify: Notify) -> Event:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from neuralmark.lab.engines import Engine, Event
+from neuralmark.lab.engines import ENDS, Engine, Event
 from neuralmark.lab.spec import Spec, identity, in_order
 from neuralmark.lab.store import Store
 
@@ -15,6 +15,8 @@ class Progress:
     """How far one run is."""
 
     spec: Spec
+    needs: tuple[str, ...] = ()
+    """The runs that must be done before it."""
     state: str = WAITING
     done: int = 0
     total: int = 0
@@ -44,20 +46,27 @@ def carry_out(
 ) -> Board:
     """Carry out all runs that have no result yet, and tell what happens."""
     ordered = in_order(list(specs))
-    board = Board({identity(spec): Progress(spec) for spec in ordered})
+    board = Board({identity(spec): _waiting(spec) for spec in ordered})
     for run, progress in board.runs.items():
         if store.row(progress.spec) is not None:
             board.runs[run].state = DONE
     try:
-        while True:
-            _begin(board, engine)
-            watch(board)
-            if not board.count(RUNNING):
-                return board
-            for event in engine.wait():
+        _begin(board, engine)
+        watch(board)
+        while board.count(RUNNING):
+            events = engine.wait()
+            for event in events:
                 _note(board, event)
+            if any(event.what in ENDS for event in events):
+                _begin(board, engine)
+            watch(board)
+        return board
     finally:
         engine.close()
+
+
+def _waiting(spec: Spec) -> Progress:
+    return Progress(spec, tuple(identity(needed) for needed in spec.needs))
 
 
 def _begin(board: Board, engine: Engine) -> None:
@@ -65,7 +74,7 @@ def _begin(board: Board, engine: Engine) -> None:
     for progress in board.runs.values():
         if progress.state != WAITING:
             continue
-        needed = [board.runs[identity(spec)].state for spec in progress.spec.needs]
+        needed = [board.runs[run].state for run in progress.needs]
         if any(state in (FAILED, SKIPPED) for state in needed):
             progress.state, progress.why = SKIPPED, "a run that it needs failed"
         elif all(state == DONE for state in needed) and engine.free():

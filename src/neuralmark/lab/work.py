@@ -12,7 +12,7 @@ import numpy as np
 from neuralmark import attacks
 from neuralmark._version import __version__
 from neuralmark.errors import ParameterError
-from neuralmark.lab import probes, texts
+from neuralmark.lab import probes
 from neuralmark.lab.keys import fitting, key_for
 from neuralmark.lab.spec import Assault, Probe, Spec, Training, Tuning
 from neuralmark.lab.store import Row, Store
@@ -44,6 +44,8 @@ def perform(store: Store, data: Path | None, spec: Spec, notify: Notify) -> None
     if isinstance(spec, Training):
         row = _train(store, data, spec, notify)
     elif isinstance(spec, Tuning):
+        from neuralmark.lab import texts
+
         row = texts.tune(store, data, spec, notify)
     elif isinstance(spec, Assault):
         row = _assault(store, data, spec, notify)
