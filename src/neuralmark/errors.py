@@ -26,6 +26,9 @@ NeuralMarkError
     │   └── WrongPassphraseError   wrong passphrase (or an edited encrypted file)
     ├── RecordError                a claim that is not one
     ├── ResultsError               a folder of lab results that cannot be used
+    ├── DataSetError               a data set that cannot be used
+    │   ├── MissingDataSetError    not there, or a part of it
+    │   └── DamagedDataSetError    not what was published
     ├── CheckpointError            a model file that cannot be read
     │   ├── UnknownFormatError     no known format
     │   ├── MalformedError         truncated, overlapping, lying
@@ -145,6 +148,18 @@ class RecordError(InputError):
 
 class ResultsError(InputError):
     """A folder of lab results that another version wrote, or that is damaged."""
+
+
+class DataSetError(InputError):
+    """A data set that cannot be used."""
+
+
+class MissingDataSetError(DataSetError):
+    """A data set, or a part of it, is not there; the message says where to get it."""
+
+
+class DamagedDataSetError(DataSetError):
+    """Files of a data set that are not what was published: truncated, swapped, or no images."""
 
 
 class CheckpointError(InputError):

@@ -13,7 +13,7 @@ import pytest
 
 from neuralmark.lab.spec import Assault, Marking, Spec, Training, settings
 from neuralmark.lab.store import Store
-from neuralmark.lab.work import perform
+from neuralmark.lab.work import Bench, perform
 
 VICTIM = Training(
     "digits",
@@ -49,7 +49,7 @@ def carry_out(folder: Path, pipe: Any) -> None:
         def tell(done: int, total: int, name: str = name) -> None:
             pipe.send((name, done))
 
-        perform(store, None, spec, tell)
+        perform(Bench(store), spec, tell)
 
 
 def part(folder: Path, most: int) -> tuple[list[Told], bool]:

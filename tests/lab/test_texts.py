@@ -13,7 +13,7 @@ from tests.text.toys import KINDS, PLACES
 
 import neuralmark
 import neuralmark._torchvision  # before peft, which imports torchvision
-from neuralmark.errors import MissingDataError
+from neuralmark.errors import MissingDataSetError
 from neuralmark.lab import experiments
 from neuralmark.lab.experiments._base import Cell, Results
 from neuralmark.lab.keys import fitting, key_for
@@ -21,7 +21,7 @@ from neuralmark.lab.preset import TextScale, load_preset
 from neuralmark.lab.spec import Marking, Tuning, in_order
 from neuralmark.lab.store import Store
 from neuralmark.lab.texts import MODEL, _options, spread
-from neuralmark.lab.work import perform
+from neuralmark.lab.work import Bench, perform
 from neuralmark.records import Claim
 from neuralmark.text import gpt2
 from neuralmark.text.e2e import FILES
@@ -66,7 +66,7 @@ def store(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Everything that the experiment needs, carried out."""
     made = Store.open(tmp_path_factory.mktemp("runs") / "r")
     for spec in in_order(experiments.get("fidelity-text").runs(PRESET)):
-        perform(made, data, spec, quiet)
+        perform(Bench(made, data), spec, quiet)
     return made
 
 
@@ -112,7 +112,7 @@ def test_a_killed_tuning_goes_on(store: Store, data: Path, tmp_path: Path) -> No
     """From its last epoch, to the same row."""
     spec = experiments.get("fidelity-text").runs(PRESET)[-1]
     other = Store.open(tmp_path / "other")
-    perform(other, data, spec.needs[0], quiet)
+    perform(Bench(other, data), spec.needs[0], quiet)
     told: list[int] = []
 
     class KilledError(Exception):
@@ -124,10 +124,10 @@ def test_a_killed_tuning_goes_on(store: Store, data: Path, tmp_path: Path) -> No
             raise KilledError
 
     with pytest.raises(KilledError):
-        perform(other, data, spec, killed)
+        perform(Bench(other, data), spec, killed)
     assert (other.folder(spec) / "state.pt").exists()
     before = len(told)
-    perform(other, data, spec, lambda done, total: told.append(done))
+    perform(Bench(other, data), spec, lambda done, total: told.append(done))
     assert told[before:] == list(range(told[before - 1], told[-1] + 1))
 
     def timeless(row: Any) -> str:
@@ -152,10 +152,10 @@ def test_weights_from_the_data_folder_or_the_hub(tmp_path: Path) -> None:
 def test_without_data(tmp_path: Path) -> None:
     spec = Tuning("gpt2-tiny", 1, 1e-3, 8, 0, mark=Marking())
     store = Store.open(tmp_path / "r")
-    with pytest.raises(MissingDataError, match="give --data DIR"):
-        perform(store, None, spec, quiet)
-    with pytest.raises(MissingDataError, match="there is no folder"):
-        perform(store, tmp_path / "nowhere", spec, quiet)
+    with pytest.raises(MissingDataSetError, match="give --data DIR"):
+        perform(Bench(store), spec, quiet)
+    with pytest.raises(MissingDataSetError, match="there is no folder"):
+        perform(Bench(store, tmp_path / "nowhere"), spec, quiet)
 
 
 def test_rows_are_spread() -> None:

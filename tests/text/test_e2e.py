@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from neuralmark.errors import MalformedError, MissingDataError, ParameterError
+from neuralmark.errors import DamagedDataSetError, MissingDataSetError, ParameterError
 from neuralmark.text import e2e
 
 LINES = (
@@ -43,9 +43,9 @@ def test_a_part_is_named(tmp_path: Path) -> None:
 def test_what_is_missing(tmp_path: Path) -> None:
     written(tmp_path, name="devset.csv")
     message = r"no trainset.csv .*missing: trainset.csv, testset_w_refs.csv;.*unpack https://github"
-    with pytest.raises(MissingDataError, match=message):
+    with pytest.raises(MissingDataSetError, match=message):
         e2e.load(tmp_path, "train")
-    with pytest.raises(MissingDataError, match="there is no folder"):
+    with pytest.raises(MissingDataSetError, match="there is no folder"):
         e2e.load(tmp_path / "none", "train")
     with pytest.raises(ParameterError, match="train, dev, test, not 'valid'"):
         e2e.load(tmp_path, "valid")
@@ -64,13 +64,13 @@ def test_what_is_missing(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_files(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(MalformedError, match=message):
+    with pytest.raises(DamagedDataSetError, match=message):
         e2e.load(written(tmp_path, text), "train")
 
 
 def test_other_encodings(tmp_path: Path) -> None:
     (tmp_path / "trainset.csv").write_bytes(LINES.encode("latin-1"))
-    with pytest.raises(MalformedError, match="is not UTF-8"):
+    with pytest.raises(DamagedDataSetError, match="is not UTF-8"):
         e2e.load(tmp_path, "train")
     (tmp_path / "trainset.csv").write_bytes(LINES.encode("utf-8-sig"))
     assert len(e2e.load(tmp_path, "train").rows) == 3

@@ -15,9 +15,9 @@ from tests.zoo import layouts
 from neuralmark import zoo
 from neuralmark._torchvision import load
 from neuralmark.errors import (
+    DamagedDataSetError,
     InputError,
-    MalformedError,
-    MissingDataError,
+    MissingDataSetError,
     MissingExtraError,
     ParameterError,
     UnsafeError,
@@ -66,7 +66,7 @@ def test_every_kind_of_pickle(tmp_path: Path, protocol: int, text: bool) -> None
     path = tmp_path / "train"
     held = layouts.batch(path, 7, 100, "fine_labels", protocol, text)
     if not text and protocol < 3:  # Python 3 has no bytes there: the keys are calls
-        with pytest.raises(MalformedError, match="no batch of CIFAR"):
+        with pytest.raises(DamagedDataSetError, match="no batch of CIFAR"):
             read_batch(path, "fine_labels", 100)
         return
     pixels, labels = read_batch(path, "fine_labels", 100)
@@ -93,7 +93,7 @@ def test_hostile_pickle_is_not_executed(tmp_path: Path) -> None:
 
     held = {"labels": [0], "data": Hostile()}
     (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(pickle.dumps(held))
-    with pytest.raises(MalformedError, match="data_batch_2: no batch of CIFAR"):
+    with pytest.raises(DamagedDataSetError, match="data_batch_2: no batch of CIFAR"):
         zoo.data("cifar10", tmp_path)
     assert not proof.exists()
 
@@ -132,20 +132,22 @@ def test_damaged_batches(tmp_path: Path) -> None:
 )
 def test_batches_that_are_none(tmp_path: Path, held: Any, message: str) -> None:
     (tmp_path / "b").write_bytes(pickle.dumps(held, 2))
-    with pytest.raises(MalformedError, match=message):
+    with pytest.raises(DamagedDataSetError, match=message):
         read_batch(tmp_path / "b", "labels", 10)
 
 
 def test_missing_files_are_named_with_where_to_get_them(tmp_path: Path) -> None:
     for name in set(EVERY) - {"digits"}:
-        with pytest.raises(MissingDataError, match=r"get it from https://") as caught:
+        with pytest.raises(MissingDataSetError, match=r"get it from https://") as caught:
             zoo.data(name, tmp_path)
         assert zoo.source(name).title in one_line(caught.value)
     layouts.cifar10(tmp_path)
     (tmp_path / "cifar-10-batches-py" / "data_batch_4").unlink()
-    with pytest.raises(MissingDataError, match=r"no file 'data_batch_4' in .*expected cifar-10-"):
+    with pytest.raises(
+        MissingDataSetError, match=r"no file 'data_batch_4' in .*expected cifar-10-"
+    ):
         zoo.data("cifar10", tmp_path)
-    with pytest.raises(MissingDataError, match="no such folder"):
+    with pytest.raises(MissingDataSetError, match="no such folder"):
         zoo.data("cifar100", tmp_path / "nowhere")
     with pytest.raises(ParameterError, match="--data DIR"):
         zoo.data("cifar100")
@@ -196,7 +198,7 @@ def test_tinyimagenet(tmp_path: Path) -> None:
 def test_tinyimagenet_with_sorted_validation_images(tmp_path: Path) -> None:
     root = layouts.tiny(tmp_path)
     (root / "val" / "val_annotations.txt").unlink()
-    with pytest.raises(MissingDataError, match=r"no file 'val_annotations\.txt'"):
+    with pytest.raises(MissingDataSetError, match=r"no file 'val_annotations\.txt'"):
         zoo.data("tinyimagenet", tmp_path)
     for label in range(3):
         layouts.picture(root / "val" / f"n0{label}" / "images" / "a.JPEG")
@@ -207,7 +209,7 @@ def test_tinyimagenet_with_a_foreign_class(tmp_path: Path) -> None:
     root = layouts.tiny(tmp_path)
     with (root / "val" / "val_annotations.txt").open("a") as file:
         file.write("val_0.JPEG\tn99\t0\t0\t1\t1\n")
-    with pytest.raises(MalformedError, match="line 7 names no class"):
+    with pytest.raises(DamagedDataSetError, match="line 7 names no class"):
         zoo.data("tinyimagenet", tmp_path)
 
 
@@ -228,17 +230,19 @@ def test_damaged_images(tmp_path: Path) -> None:
     root = layouts.caltech(tmp_path / "101_ObjectCategories", {"anchor": 3, "bass": 3})
     broken = root / "bass" / "image_0002.jpg"
     broken.write_bytes(broken.read_bytes()[:200])
-    with pytest.raises(MalformedError, match=r"bass/image_0002\.jpg: a damaged image") as caught:
+    with pytest.raises(
+        DamagedDataSetError, match=r"bass/image_0002\.jpg: a damaged image"
+    ) as caught:
         zoo.data("caltech101", tmp_path)
     one_line(caught.value)
     broken.write_bytes(b"no image at all")
-    with pytest.raises(MalformedError, match=r"image_0002\.jpg"):
+    with pytest.raises(DamagedDataSetError, match=r"image_0002\.jpg"):
         zoo.data("caltech101", tmp_path)
 
 
 def test_class_with_one_image(tmp_path: Path) -> None:
     layouts.caltech(tmp_path / "101_ObjectCategories", {"anchor": 3, "bass": 1})
-    with pytest.raises(MalformedError, match="bass: 1 images; a class needs two"):
+    with pytest.raises(DamagedDataSetError, match="bass: 1 images; a class needs two"):
         zoo.data("caltech101", tmp_path)
 
 
@@ -268,7 +272,7 @@ def test_bombs(tmp_path: Path) -> None:
     with pytest.raises(UnsafeError, match="more pixels than any photograph"):
         reader()(path)
     Image.new("1", (100_000, 1)).save(path)
-    with pytest.raises(MalformedError, match="100000 x 1 pixels"):
+    with pytest.raises(DamagedDataSetError, match="100000 x 1 pixels"):
         reader()(path)
 
 

@@ -22,7 +22,7 @@ from tests.conftest import one_line
 from tests.zoo import layouts
 
 from neuralmark import zoo
-from neuralmark.errors import MalformedError, MissingDataError, OutputError, UnsafeError
+from neuralmark.errors import DamagedDataSetError, MissingDataSetError, OutputError, UnsafeError
 from neuralmark.zoo import _fetch
 from neuralmark.zoo._fetch import Archive
 
@@ -121,13 +121,13 @@ def test_a_wrong_sum_leaves_nothing(server: tuple[str, Path], tmp_path: Path) ->
     address, served = server
     with zipfile.ZipFile(served / "a.zip", "w") as book:
         book.writestr("file", "abc")
-    with pytest.raises(MalformedError, match="is not what was published"):
+    with pytest.raises(DamagedDataSetError, match="is not what was published"):
         _fetch.fetch(Archive(f"{address}/a.zip", "0" * 32), tmp_path / "data")
     assert list((tmp_path / "data").iterdir()) == []
 
 
 def test_an_address_that_is_gone(server: tuple[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match=r"cannot fetch .*gone\.zip"):
+    with pytest.raises(MissingDataSetError, match=r"cannot fetch .*gone\.zip"):
         _fetch.fetch(Archive(f"{server[0]}/gone.zip", ""), tmp_path / "data")
 
 
@@ -135,14 +135,16 @@ def test_a_server_that_nobody_vouches_for(
     server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
-    with pytest.raises(MissingDataError, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(MissingDataSetError, match="CERTIFICATE_VERIFY_FAILED"):
         _fetch.fetch(Archive(f"{server[0]}/a.zip", ""), tmp_path / "data")
 
 
 def test_download_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nobody listens there
     for name in ("cifar10", "tinyimagenet"):
-        with pytest.raises(MissingDataError, match=r"cannot fetch https://.* --data DIR") as caught:
+        with pytest.raises(
+            MissingDataSetError, match=r"cannot fetch https://.* --data DIR"
+        ) as caught:
             zoo.data(name, tmp_path / "data", download=True)
         one_line(caught.value)
     assert list((tmp_path / "data").iterdir()) == []
@@ -194,7 +196,7 @@ def test_archives_that_are_damaged_or_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.tar.gz").write_bytes(b"\x1f\x8b\x08 not really")
-    with pytest.raises(MalformedError, match="a damaged archive"):
+    with pytest.raises(DamagedDataSetError, match="a damaged archive"):
         _fetch.unpack(tmp_path / "a.tar.gz", tmp_path / "folder")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as book:
         book.writestr("file", bytes(1000))

@@ -11,11 +11,13 @@ import click
 
 from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
+from neuralmark.lab.devices import AUTO, DEVICES
 
 if TYPE_CHECKING:
     from neuralmark.lab.preset import Preset
     from neuralmark.lab.runner import Board
     from neuralmark.lab.spec import Spec
+    from neuralmark.lab.work import Bench
 
 preset_option = click.option(
     "--preset",
@@ -114,6 +116,13 @@ def show(name: str, preset: str, results: Path, as_json: bool) -> None:
     show_default=True,
     help="Processes of this machine, or a Ray cluster (neuralmark[ray]).",
 )
+@click.option(
+    "--device",
+    type=click.Choice(DEVICES),
+    default=AUTO,
+    show_default=True,
+    help="Where runs compute; auto: GPUs where torch finds them.",
+)
 @options.json_option
 @click.pass_context
 def run(
@@ -124,6 +133,7 @@ def run(
     results: Path,
     jobs: int,
     engine: str,
+    device: str,
     as_json: bool,
 ) -> None:
     """Run experiments (or `all`). Finished runs are skipped, killed ones resume."""
@@ -131,6 +141,7 @@ def run(
     from neuralmark.lab.preset import load_preset
     from neuralmark.lab.runner import DONE, carry_out
     from neuralmark.lab.store import Store
+    from neuralmark.lab.work import Bench
 
     if jobs < 1:
         raise ParameterError(f"jobs must be 1 or more, not {jobs}")
@@ -138,7 +149,9 @@ def run(
     specs = _specs(names, scale)
     store = Store.open(results)
     with _live(as_json) as watch:
-        board = carry_out(specs, store, _engine(engine, store, data, jobs), watch)
+        where = None if data is None else data.resolve()
+        bench = Bench(store, where, device)
+        board = carry_out(specs, store, _engine(engine, bench, jobs), watch)
     failures = board.failures()
     if as_json:
         output.as_json(
@@ -164,14 +177,13 @@ def _specs(names: tuple[str, ...], scale: "Preset") -> "list[Spec]":
     return [spec for name in chosen for spec in experiments.get(name).runs(scale)]
 
 
-def _engine(name: str, store: Any, data: Path | None, jobs: int) -> Any:
+def _engine(name: str, bench: "Bench", jobs: int) -> Any:
     from neuralmark.lab.engines import Local, Ray
     from neuralmark.lab.work import performer
 
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")  # one thread a run: the runs share the cores
-    where = None if data is None else data.resolve()
-    perform = performer(store, where)
+    perform = performer(bench)
     return Ray(perform, jobs) if name == "ray" else Local(perform, jobs)
 
 

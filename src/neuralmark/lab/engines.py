@@ -235,7 +235,12 @@ class Ray(Engine):
             cores = None if os.environ.get("RAY_ADDRESS") else jobs  # a cluster has its own
             ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False)
         self._jobs = jobs or int(self._ray.cluster_resources().get("CPU", 1))
-        remote = ray.remote(num_cpus=1, max_retries=TRIES - 1, retry_exceptions=False)
+        gpus = (
+            1 if self._ray.cluster_resources().get("GPU") else 0
+        )  # one a run, where there are any
+        remote = ray.remote(
+            num_cpus=1, num_gpus=gpus, max_retries=TRIES - 1, retry_exceptions=False
+        )
         self._call = remote(_carry_out_remotely)
         self._perform = perform
         self._running: dict[Any, str] = {}

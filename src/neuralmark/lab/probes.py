@@ -3,7 +3,7 @@
 import difflib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,21 +12,25 @@ from neuralmark.attacks import get, launch
 from neuralmark.core.carriers import Carriers
 from neuralmark.errors import ParameterError
 from neuralmark.keyfile import Key
+from neuralmark.lab.devices import CUDA
+
+if TYPE_CHECKING:
+    import torch
 
 Row = dict[str, Any]
 Settings = dict[str, Any]
 
 
-def measure(name: str, settings: Settings, seed: int) -> Row:
-    """Make a measurement by name."""
+def measure(name: str, settings: Settings, seed: int, device: "torch.device") -> Row:
+    """Make a measurement by name; only some need the device."""
     if name not in PROBES:
         near = difflib.get_close_matches(name, PROBES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ParameterError(f"there is no probe {name!r}{hint}")
-    return PROBES[name](settings, seed)
+    return PROBES[name](settings, seed, device)
 
 
-def overlap(settings: Settings, seed: int) -> Row:
+def overlap(settings: Settings, seed: int, device: "torch.device") -> Row:
     """Share of an owner's carriers that each counterfeit key selects too."""
     weights, keys = int(settings["weights"]), int(settings["keys"])
     rounds = int(settings["rounds"])
@@ -46,7 +50,7 @@ def overlap(settings: Settings, seed: int) -> Row:
     return {"shares": shares, "mean": float(np.mean(shares)), "carriers": int(owner.sum())}
 
 
-def cost(settings: Settings, seed: int) -> Row:
+def cost(settings: Settings, seed: int, device: "torch.device") -> Row:
     """Time of a training step with a scheme's mark, and of a clean one, taken in turn."""
     import torch
     from torch.nn.functional import cross_entropy
@@ -54,14 +58,13 @@ def cost(settings: Settings, seed: int) -> Row:
     from neuralmark import zoo
     from neuralmark.training.attach import attach
 
-    torch.set_num_threads(1)
     torch.manual_seed(seed)
     options = {"stride": settings["stride"]} if "stride" in settings else {}
     architecture = zoo.architecture(str(settings["architecture"]), options)
-    model = architecture.build(classes=10)
+    model = architecture.build(classes=10).to(device)
     size = architecture.input_size
-    inputs = torch.randn(int(settings["batch"]), *size)
-    labels = torch.randint(0, 10, (len(inputs),))
+    inputs = torch.randn(int(settings["batch"]), *size).to(device)
+    labels = torch.randint(0, 10, (len(inputs),)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     chosen = schemes.parameters(str(settings["scheme"]), rounds=settings.get("rounds"))
     key = Key(chosen, b"", salt=bytes(32), secret=bytes([seed % 256]) * 32)
@@ -71,6 +74,8 @@ def cost(settings: Settings, seed: int) -> Row:
         optimizer.zero_grad()
         cross_entropy(model(inputs), labels).backward()
         optimizer.step()
+        if device.type == CUDA:
+            torch.cuda.synchronize(device)  # steps are only queued there
         return time.perf_counter() - start
 
     step()
@@ -88,7 +93,7 @@ def cost(settings: Settings, seed: int) -> Row:
     }
 
 
-def forge(settings: Settings, seed: int) -> Row:
+def forge(settings: Settings, seed: int, device: "torch.device") -> Row:
     """A forger on a layer that carries no mark."""
     given = dict(settings)
     attack, shape = str(given.pop("attack")), tuple(map(int, str(given.pop("shape")).split("x")))
@@ -112,7 +117,7 @@ def forge(settings: Settings, seed: int) -> Row:
     }
 
 
-PROBES: dict[str, Callable[[Settings, int], Row]] = {
+PROBES: dict[str, Callable[[Settings, int, "torch.device"], Row]] = {
     "cost": cost,
     "forge": forge,
     "overlap": overlap,

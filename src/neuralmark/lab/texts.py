@@ -4,16 +4,19 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from neuralmark import zoo
-from neuralmark.errors import MissingDataError
+from neuralmark.errors import MissingDataSetError
 from neuralmark.lab.keys import key_for
 from neuralmark.lab.spec import Tuning
 from neuralmark.lab.store import Row, Store
 from neuralmark.text import e2e, generation, gpt2, tuning
 from neuralmark.training import bookmark
 from neuralmark.zoo.models._gpt2 import GPT2
+
+if TYPE_CHECKING:
+    import torch
 
 Notify = Callable[[int, int], None]
 Some = TypeVar("Some")
@@ -23,19 +26,20 @@ MODEL = "model"
 SAMPLES = 5
 
 
-def tune(store: Store, folder: Path | None, spec: Tuning, notify: Notify) -> Row:
+def tune(
+    store: Store, folder: Path | None, device: "torch.device", spec: Tuning, notify: Notify
+) -> Row:
     """Train and score; goes on from the last epoch of a killed run."""
     import torch
 
-    torch.set_num_threads(1)
     if folder is None:
-        raise MissingDataError(f"E2E is read from a folder: give --data DIR ({e2e.ARCHIVE})")
+        raise MissingDataSetError(f"E2E is read from a folder: give --data DIR ({e2e.ARCHIVE})")
     data = e2e.load(folder, spec.split)
     network = zoo.architecture(spec.architecture, _options(store, folder, spec))
     assert isinstance(network, GPT2)
     tokenizer = _tokenizer(folder, network)
     torch.manual_seed(spec.seed)
-    model: Any = network.build()
+    model: Any = network.build().to(device)
     found = _trained(store, spec, network, model, tokenizer, spread(data.rows, spec.rows), notify)
     row: Row = {
         "history": [asdict(epoch) for epoch in found.history],

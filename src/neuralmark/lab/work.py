@@ -3,6 +3,7 @@
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from neuralmark import attacks
 from neuralmark._version import __version__
 from neuralmark.errors import ParameterError
 from neuralmark.lab import probes
+from neuralmark.lab.devices import AUTO, device_for, name_of
 from neuralmark.lab.keys import fitting, key_for
-from neuralmark.lab.spec import Assault, Probe, Spec, Training, Tuning
+from neuralmark.lab.spec import Assault, Spec, Training, Tuning, identity
 from neuralmark.lab.store import Row, Store
 from neuralmark.records import Claim
 
@@ -31,28 +33,42 @@ BINS = 101
 """Bins of the marked layer's weights, for the figure of distributions."""
 
 
-def performer(store: Store, data: Path | None) -> Callable[[Spec, Notify], None]:
+@dataclass(frozen=True)
+class Bench:
+    """What runs are carried out with: the folders of results and data, and the device."""
+
+    store: Store
+    data: Path | None = None
+    device: str = AUTO
+
+
+def performer(bench: Bench) -> Callable[[Spec, Notify], None]:
     """What an engine calls with each run."""
-    return partial(perform, store, data)
+    return partial(perform, bench)
 
 
-def perform(store: Store, data: Path | None, spec: Spec, notify: Notify) -> None:
+def perform(bench: Bench, spec: Spec, notify: Notify) -> None:
     """Carry out a run and write its row; does nothing where there is one."""
+    import torch
+
+    store, data = bench.store, bench.data
     if store.row(spec) is not None:
         return
+    torch.set_num_threads(1)
+    device = device_for(identity(spec), bench.device)
     start = time.perf_counter()
     if isinstance(spec, Training):
-        row = _train(store, data, spec, notify)
+        row = _train(store, data, device, spec, notify)
     elif isinstance(spec, Tuning):
         from neuralmark.lab import texts
 
-        row = texts.tune(store, data, spec, notify)
+        row = texts.tune(store, data, device, spec, notify)
     elif isinstance(spec, Assault):
-        row = _assault(store, data, spec, notify)
+        row = _assault(store, data, device, spec, notify)
     else:
-        row = _probe(spec)
+        row = probes.measure(spec.probe, dict(spec.settings), spec.seed, device)
     row.setdefault("seconds", time.perf_counter() - start)
-    store.finish(spec, {**row, "versions": versions()})
+    store.finish(spec, {**row, "versions": versions(), "device": name_of(device)})
 
 
 def versions() -> dict[str, str]:
@@ -76,22 +92,26 @@ def _built(spec: Training, classes: int) -> "tuple[torch.nn.Module, tuple[str, .
 
 
 @lru_cache(maxsize=4)
-def _data(name: str, folder: Path | None, images: int | None, tests: int | None) -> "DataSet":
+def _data(
+    name: str, folder: Path | None, device: "torch.device", images: int | None, tests: int | None
+) -> "DataSet":
     """A data set, read once for all the runs of a worker."""
     from neuralmark import zoo
 
-    return zoo.data(name, folder, limit=images, test_limit=tests)
+    return zoo.data(name, folder, limit=images, test_limit=tests).to(device)
 
 
-def _train(store: Store, folder: Path | None, spec: Training, notify: Notify) -> Row:
+def _train(
+    store: Store, folder: Path | None, device: "torch.device", spec: Training, notify: Notify
+) -> Row:
     import torch
 
     from neuralmark.lab.training import Course, train
 
-    torch.set_num_threads(1)
-    data = _data(spec.data, folder, spec.images, spec.test_images)
+    data = _data(spec.data, folder, device, spec.images, spec.test_images)
     torch.manual_seed(spec.seed)
     model, tensors = _built(spec, data.classes)
+    model.to(device)
     home = store.folder(spec)
     outcome = train(
         model,
@@ -150,7 +170,7 @@ def _distribution(model: "torch.nn.Module", tensors: tuple[str, ...]) -> Row | N
     if not stored:
         return None
     values = np.concatenate(
-        [model.get_parameter(name).detach().double().reshape(-1).numpy() for name in stored]
+        [model.get_parameter(name).detach().double().reshape(-1).cpu().numpy() for name in stored]
     )
     deviation = float(values.std()) or 1.0
     counts, _ = np.histogram(values / deviation, np.linspace(-4, 4, BINS + 1))
@@ -161,11 +181,12 @@ def _save(model: "torch.nn.Module", path: Path) -> None:
     from safetensors.torch import save_file
 
     beside = path.with_suffix(".part")
-    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, beside)
+    state = {name: value.cpu().contiguous() for name, value in model.state_dict().items()}
+    save_file(state, beside)
     beside.replace(path)
 
 
-def victim_of(store: Store, folder: Path | None, spec: Training) -> "torch.nn.Module":
+def victim_of(store: Store, spec: Training) -> "torch.nn.Module":
     """The model that a training left."""
     import torch
     from safetensors.torch import load_file
@@ -180,16 +201,15 @@ def victim_of(store: Store, folder: Path | None, spec: Training) -> "torch.nn.Mo
     return model.eval()
 
 
-def _assault(store: Store, folder: Path | None, spec: Assault, notify: Notify) -> Row:
-    import torch
-
-    torch.set_num_threads(1)
+def _assault(
+    store: Store, folder: Path | None, device: "torch.device", spec: Assault, notify: Notify
+) -> Row:
     start = time.perf_counter()
     attack = attacks.get(spec.attack)(**dict(spec.settings))
     victim = spec.victim
-    model = victim_of(store, folder, victim)
+    model = victim_of(store, victim).to(device)
     images = spec.images if spec.images is not None else victim.images
-    source = _data(spec.data or victim.data, folder, images, victim.test_images)
+    source = _data(spec.data or victim.data, folder, device, images, victim.test_images)
     home = store.folder(victim)
     claim = None if victim.mark is None else Claim.load(home / "claim.json")
     key = None if claim is None else key_for(victim, partial(fitting, claim.placement))
@@ -221,7 +241,3 @@ def _assault(store: Store, folder: Path | None, spec: Assault, notify: Notify) -
         "seconds": result.earlier + time.perf_counter() - start,
         "data": {"name": source.name, "digest": source.digest, "note": source.note},
     }
-
-
-def _probe(spec: Probe) -> Row:
-    return probes.measure(spec.probe, dict(spec.settings), spec.seed)

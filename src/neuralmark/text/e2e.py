@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuralmark.errors import MalformedError, MissingDataError, ParameterError
+from neuralmark.errors import DamagedDataSetError, MissingDataSetError, ParameterError
 
 ARCHIVE = "https://github.com/tuetschek/e2e-dataset/releases/download/v1.0.0/e2e-dataset.zip"
 FILES = {"train": "trainset.csv", "dev": "devset.csv", "test": "testset_w_refs.csv"}
@@ -79,11 +79,11 @@ def load(folder: Path | str, split: str) -> Split:
         content = path.read_bytes()
         rows = tuple(_rows(path, content.decode("utf-8-sig")))
     except OSError as error:
-        raise MalformedError(f"{path} cannot be read: {error.strerror}") from None
+        raise DamagedDataSetError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise MalformedError(f"{path} is not UTF-8: fetch it again from {ARCHIVE}") from None
+        raise DamagedDataSetError(f"{path} is not UTF-8: fetch it again from {ARCHIVE}") from None
     if not rows:
-        raise MalformedError(f"{path} has no rows: fetch it again from {ARCHIVE}")
+        raise DamagedDataSetError(f"{path} has no rows: fetch it again from {ARCHIVE}")
     return Split(split, path, rows, hashlib.sha256(content).hexdigest())
 
 
@@ -93,9 +93,11 @@ def find(folder: Path, file: str) -> Path:
         if (path := folder / place / file).is_file():
             return path
     if not folder.is_dir():
-        raise MissingDataError(f"there is no folder {folder}: make it, and unpack {ARCHIVE} in it")
+        raise MissingDataSetError(
+            f"there is no folder {folder}: make it, and unpack {ARCHIVE} in it"
+        )
     missing = [f for f in FILES.values() if not any((folder / p / f).is_file() for p in PLACES)]
-    raise MissingDataError(
+    raise MissingDataSetError(
         f"{folder} holds no {file} of the E2E data (missing: {', '.join(missing)}; also looked in"
         f" {', '.join(PLACES[1:])}): unpack {ARCHIVE} there"
     )
@@ -133,7 +135,7 @@ def _rows(path: Path, text: str) -> list[Row]:
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         header = tuple(name.strip().lower() for name in next(reader, []))
         if header[: len(COLUMNS)] != COLUMNS:
-            raise MalformedError(
+            raise DamagedDataSetError(
                 f"{path} should begin with the columns {', '.join(COLUMNS)}, and has"
                 f" {', '.join(header)[:80] or 'none'}: fetch it again from {ARCHIVE}"
             )
@@ -147,6 +149,6 @@ def _rows(path: Path, text: str) -> list[Row]:
             rows.append(Row(cells[0].strip(), " ".join(cells[1].split())))
         return rows
     except csv.Error as error:
-        raise MalformedError(
+        raise DamagedDataSetError(
             f"{path} is damaged at line {reader.line_num} ({error}): fetch it again from {ARCHIVE}"
         ) from None

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from neuralmark.errors import ParameterError
@@ -35,6 +35,14 @@ class DataSet:
     """What is not as in the published set, such as '20,000 of 50,000 training images'."""
     digest: str = ""
     """SHA-256 of all images and labels."""
+
+    def to(self, device: "torch.device | str") -> "DataSet":
+        """The same data on a device."""
+        moved = {
+            name: getattr(self, name).to(device)
+            for name in ("train_images", "train_labels", "test_images", "test_labels")
+        }
+        return replace(self, **moved)
 
     def augmented(self, index: "torch.Tensor", generator: "torch.Generator") -> "torch.Tensor":
         """Training images of these numbers, cropped and flipped at random, normalised."""
@@ -106,6 +114,6 @@ def augment(
         windows = pad(images, [padding] * 4).unfold(2, height, 1).unfold(3, width, 1)
         images = windows[torch.arange(count), :, down, right]
     if flip:
-        mirrored = torch.rand(count, generator=generator) < 0.5
+        mirrored = (torch.rand(count, generator=generator) < 0.5).to(images.device)
         images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(3), images)
     return images

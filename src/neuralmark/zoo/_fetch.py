@@ -8,7 +8,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from neuralmark.errors import MalformedError, MissingDataError, OutputError, UnsafeError
+from neuralmark.errors import DamagedDataSetError, MissingDataSetError, OutputError, UnsafeError
 
 _CHUNK = 1 << 20
 _TIMEOUT = 60.0
@@ -60,12 +60,12 @@ def _download(archive: Archive, path: Path) -> None:
                 file.write(chunk)
     except (URLError, TimeoutError, ConnectionError) as error:
         why = getattr(error, "reason", error)
-        raise MissingDataError(
+        raise MissingDataSetError(
             f"cannot fetch {archive.url} ({why}); without a network, put the data into a folder"
             " and name it with --data DIR"
         ) from None
     if digest.hexdigest() != archive.md5:
-        raise MalformedError(
+        raise DamagedDataSetError(
             f"{archive.url} is not what was published (md5 {digest.hexdigest()}, expected"
             f" {archive.md5}): try again"
         )
@@ -87,7 +87,7 @@ def unpack(packed: Path, folder: Path) -> None:
     except (tarfile.FilterError, UnsafeError) as error:
         raise UnsafeError(f"{packed.name}: {error}") from None
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, FileNotFoundError) as error:
-        raise MalformedError(f"{packed.name}: a damaged archive ({error})") from None
+        raise DamagedDataSetError(f"{packed.name}: a damaged archive ({error})") from None
 
 
 def _check_size(size: int) -> None:

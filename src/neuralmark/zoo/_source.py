@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.errors import MissingDataError, ParameterError
+from neuralmark.errors import MissingDataSetError, ParameterError
 from neuralmark.zoo._data import PADDING, DataSet, digest_of
 from neuralmark.zoo._fetch import Archive, fetch
 
@@ -94,10 +94,12 @@ class Source(ABC):
     def is_here(self, root: Path) -> bool:
         """Whether a folder looks like the root of this set."""
 
-    def missing(self, folder: Path | str, what: str) -> MissingDataError:
+    def missing(self, folder: Path | str, what: str) -> MissingDataSetError:
         """What is missing, how it should lie, and where to get it."""
         home = "" if self.archive is None else f"; get it from {self.archive.url}"
-        return MissingDataError(f"{self.title}: {what} in {folder}; expected {self.layout}{home}")
+        return MissingDataSetError(
+            f"{self.title}: {what} in {folder}; expected {self.layout}{home}"
+        )
 
     def _root(self, folder: str | Path | None, download: bool) -> Path:
         if folder is None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from neuralmark.checkpoints._inert import Call, Global, Reader
 from neuralmark.checkpoints._pickle import load
-from neuralmark.errors import MalformedError, UnsafeError
+from neuralmark.errors import DamagedDataSetError, MalformedError, UnsafeError
 from neuralmark.zoo._source import Labels, Part, Pixels
 
 SHAPE = (3, 32, 32)
@@ -41,16 +41,20 @@ def read_batch(path: Path, label: str, classes: int) -> tuple[Pixels, Labels]:
         with path.open("rb") as file:
             value = load(_Whole(file, size)).value
     except OSError as error:
-        raise MalformedError(f"{path}: cannot be read ({error.strerror})") from None
+        raise DamagedDataSetError(f"{path}: cannot be read ({error.strerror})") from None
+    except MalformedError as error:
+        raise DamagedDataSetError(f"{path}: no batch of CIFAR ({error})") from None
     if not isinstance(value, dict):
-        raise MalformedError(f"{path}: no batch of CIFAR: it holds no dictionary")
+        raise DamagedDataSetError(f"{path}: no batch of CIFAR: it holds no dictionary")
     table = {key.decode("latin-1") if isinstance(key, bytes) else key: value[key] for key in value}
     pixels = _array(table.get("data"))
     if pixels is None or pixels.ndim != 2 or pixels.shape[1] != math.prod(SHAPE):
-        raise MalformedError(f"{path}: no batch of CIFAR: its 'data' is no table of 3,072 bytes")
+        raise DamagedDataSetError(
+            f"{path}: no batch of CIFAR: its 'data' is no table of 3,072 bytes"
+        )
     labels = table.get(label)
     if not _are_labels(labels, len(pixels), classes):
-        raise MalformedError(
+        raise DamagedDataSetError(
             f"{path}: its {label!r} are not {len(pixels):,} numbers from 0 to {classes - 1}"
         )
     return pixels.reshape(-1, *SHAPE), np.array(labels, np.int64)

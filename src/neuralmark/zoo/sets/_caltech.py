@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from neuralmark.errors import MalformedError
+from neuralmark.errors import DamagedDataSetError
 from neuralmark.zoo._source import Read, Source
 from neuralmark.zoo.sets._images import DEVIATION, MEAN, files_in, in_turns, read_part
 
@@ -35,7 +35,9 @@ class Caltech(Source):
         for label, folder in enumerate(folders):
             files = files_in(folder)
             if len(files) < 2:
-                raise MalformedError(f"{folder}: {len(files)} images; a class needs two or more")
+                raise DamagedDataSetError(
+                    f"{folder}: {len(files)} images; a class needs two or more"
+                )
             cut = max(1, len(files) * 4 // 5)
             train.append([(path, label) for path in files[:cut]])
             test.append([(path, label) for path in files[cut:]])

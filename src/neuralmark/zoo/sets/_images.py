@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from neuralmark.errors import MalformedError, MissingExtraError, UnsafeError
+from neuralmark.errors import DamagedDataSetError, MissingExtraError, UnsafeError
 from neuralmark.zoo._source import Labels, Part, Pixels
 
 SIDE = 32
@@ -81,7 +81,7 @@ def reader() -> Callable[[Path], Pixels]:
             raise UnsafeError(f"{path}: more pixels than any photograph") from None
         except _DAMAGES as error:
             why = str(error).replace(str(path), "it")[:120]
-            raise MalformedError(f"{path}: a damaged image, or none ({why})") from None
+            raise DamagedDataSetError(f"{path}: a damaged image, or none ({why})") from None
 
     return read
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from neuralmark.errors import MalformedError
+from neuralmark.errors import DamagedDataSetError
 from neuralmark.zoo._fetch import Archive
 from neuralmark.zoo._source import Read, Source
 from neuralmark.zoo.sets._images import (
@@ -77,14 +77,16 @@ def _images(folder: Path) -> Path:
 def _annotated(table: Path, names: list[str]) -> list[Labelled]:
     """Lines of 'file, class, box', tab-separated; files that are not there are left out."""
     if table.stat().st_size > _MOST_BYTES:
-        raise MalformedError(f"{table}: too long to be the annotations of TinyImageNet")
+        raise DamagedDataSetError(f"{table}: too long to be the annotations of TinyImageNet")
     labels = {name: label for label, name in enumerate(names)}
     there = {path.name: path for path in files_in(_images(table.parent))}
     found = []
     for number, line in enumerate(table.read_text("utf-8", "replace").splitlines(), 1):
         words = line.split("\t")
         if len(words) < 2 or words[1] not in labels:
-            raise MalformedError(f"{table}: line {number} names no class of the training images")
+            raise DamagedDataSetError(
+                f"{table}: line {number} names no class of the training images"
+            )
         if words[0] in there:
             found.append((there[words[0]], labels[words[1]]))
     return found
