@@ -15,7 +15,7 @@ from neuralmark.lab.devices import AUTO, DEVICES
 
 if TYPE_CHECKING:
     from neuralmark.lab.preset import Preset
-    from neuralmark.lab.runner import Board
+    from neuralmark.lab.runner import Board, Progress
     from neuralmark.lab.spec import Spec
     from neuralmark.lab.work import Bench
 
@@ -51,28 +51,50 @@ def command() -> None:
 @preset_option
 @options.json_option
 def list_(preset: str, as_json: bool) -> None:
-    """Name the experiments: what each answers, and how many runs it takes at this scale."""
+    """Name the experiments: what each answers, and what it costs at this scale."""
     from neuralmark.lab.experiments import get, names
-    from neuralmark.lab.preset import load_preset
+    from neuralmark.lab.preset import core_seconds, load_preset
     from neuralmark.lab.spec import in_order
 
     scale = load_preset(preset)
     rows = []
+    every: list[Spec] = []
     for name in names():
         experiment = get(name)
         specs = in_order(experiment.runs(scale))
-        trainings = sum(spec.kind == "training" for spec in specs)
-        rows.append((name, experiment.paper, experiment.answers, trainings, len(specs) - trainings))
+        every += specs
+        models = sum(spec.kind in ("training", "tuning") for spec in specs)
+        rows.append(
+            {
+                "name": name,
+                "paper": experiment.paper,
+                "answers": experiment.answers,
+                "models": models,
+                "others": len(specs) - models,
+                "core_seconds": core_seconds(scale, specs),
+            }
+        )
+    every = in_order(every)
+    whole = core_seconds(scale, every)
     if as_json:
-        heads = ("name", "paper", "answers", "trainings", "others")
-        output.as_json({"experiments": [dict(zip(heads, row, strict=True)) for row in rows]})
+        total = {"runs": len(every), "core_seconds": whole}
+        output.as_json({"preset": scale.name, "experiments": rows, "all": total})
         return
     output.table(
-        ("experiment", "in the paper", "what it answers", "trainings", "other runs"),
-        [tuple(map(str, row)) for row in rows],
-        numeric=(3, 4),
+        ("experiment", "in the paper", "what it answers", "models", "other runs", "core time"),
+        [(*map(str, list(row.values())[:-1]), _spell(row["core_seconds"])) for row in rows],
+        numeric=(3, 4, 5),
     )
-    output.note(f"at the scale of {scale.name}: {scale.about}; trainings are shared")
+    cost = "" if whole is None else f", {_spell(whole)} on one core"
+    output.note(f"at the scale of {scale.name}: {scale.about}")
+    output.note(f"models are shared: all experiments together take {len(every)} runs{cost}")
+
+
+def _spell(seconds: Any) -> str:
+    """A time in words; `–` where it is not known."""
+    if seconds is None:
+        return "–"
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 @command.command("show")
@@ -163,9 +185,21 @@ def run(
         )
     else:
         output.note(f"{board.count(DONE)} runs are finished in {results}")
-        for failed in failures:
-            output.note(f"not finished: {failed.spec.label}: {failed.why}")
+        for line in _reasons(failures):
+            output.note(line)
     ctx.exit(1 if failures else 0)
+
+
+def _reasons(failures: "list[Progress]") -> list[str]:
+    """Why runs are not finished, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for failed in failures:
+        reasons.setdefault(failed.why, []).append(failed.spec.label)
+    return [
+        f"{'1 run is' if len(labels) == 1 else f'{len(labels)} runs are'} not finished"
+        f" ({labels[0]}{' …' if len(labels) > 1 else ''}): {why}"
+        for why, labels in reasons.items()
+    ]
 
 
 def _specs(names: tuple[str, ...], scale: "Preset") -> "list[Spec]":

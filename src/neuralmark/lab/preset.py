@@ -2,13 +2,14 @@
 
 import difflib
 import tomllib
+from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
 from neuralmark.errors import ParameterError
-from neuralmark.lab.spec import Settings
+from neuralmark.lab.spec import Settings, Spec
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,19 @@ class Preset:
     attack: AttackScale
     sweeps: Sweeps
     text: TextScale = field(default=TextScale())
+    seconds: Settings = field(default=())
+    """What a run takes, by its attack or kind (`other` for the rest): measured, for `lab list`."""
     key: Settings = field(default=())
     """Bits, pools and rounds of the keys, where the scale asks for smaller ones."""
+
+
+def core_seconds(preset: Preset, specs: Iterable[Spec]) -> float | None:
+    """What these runs take on one core, as far as the preset tells; None where it does not."""
+    table = {name: float(value) for name, value in preset.seconds}
+    if not table:
+        return None
+    rest = table.get("other", 0.0)
+    return sum(table.get(getattr(spec, "attack", spec.kind), rest) for spec in specs)
 
 
 def preset_names() -> list[str]:
@@ -119,7 +131,7 @@ def load_preset(name: str) -> Preset:
 
 def parse(name: str, data: dict[str, Any]) -> Preset:
     """A preset from parsed TOML; an unknown key is an error with the nearest suggestion."""
-    _check(name, "", data, {"about", "training", "attack", "sweeps", "text", "key"})
+    _check(name, "", data, {"about", "training", "attack", "sweeps", "text", "seconds", "key"})
     parts = {}
     for part, cls in (("training", TrainingScale), ("attack", AttackScale), ("sweeps", Sweeps)):
         given = data.get(part)
@@ -127,8 +139,8 @@ def parse(name: str, data: dict[str, Any]) -> Preset:
             raise ParameterError(f"the preset {name} has no table [{part}]")
         parts[part] = _table(name, part, given, cls)
     parts["text"] = _table(name, "text", data.get("text", {}), TextScale)
-    key = _frozen(data.get("key", {}))
-    return Preset(name, str(data.get("about", "")), key=key, **parts)
+    key, seconds = _frozen(data.get("key", {})), _frozen(data.get("seconds", {}))
+    return Preset(name, str(data.get("about", "")), key=key, seconds=seconds, **parts)
 
 
 def _table(name: str, part: str, given: dict[str, Any], cls: type[Any]) -> Any:

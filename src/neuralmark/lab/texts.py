@@ -1,12 +1,11 @@
 """Language models: tuned on E2E with a mark or without, then scored on what they say."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from neuralmark import zoo
+from neuralmark import files, zoo
 from neuralmark.errors import MissingDataSetError
 from neuralmark.lab.keys import key_for
 from neuralmark.lab.spec import Tuning
@@ -154,8 +153,5 @@ def _note(data: e2e.Split, spec: Tuning) -> str:
 
 def _save(model: Any, folder: Path) -> None:
     """What transformers or peft save, whole or not at all."""
-    beside = folder.with_suffix(".part")
-    for old in (beside, folder):
-        shutil.rmtree(old, ignore_errors=True)
-    model.save_pretrained(beside)
-    beside.rename(folder)
+    with files.replacing(folder, overwrite=True) as beside:
+        model.save_pretrained(beside)

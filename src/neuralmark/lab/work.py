@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralmark import attacks
+from neuralmark import attacks, files
 from neuralmark._version import __version__
-from neuralmark.errors import ParameterError
+from neuralmark.errors import ParameterError, ResultsError
 from neuralmark.lab import probes
 from neuralmark.lab.devices import AUTO, device_for, name_of
 from neuralmark.lab.keys import fitting, key_for
@@ -178,23 +178,28 @@ def _distribution(model: "torch.nn.Module", tensors: tuple[str, ...]) -> Row | N
 
 
 def _save(model: "torch.nn.Module", path: Path) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
-    beside = path.with_suffix(".part")
     state = {name: value.cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(state, beside)
-    beside.replace(path)
+    with files.replacing(path, overwrite=True) as beside:
+        beside.write_bytes(save(state))
 
 
 def victim_of(store: Store, spec: Training) -> "torch.nn.Module":
     """The model that a training left."""
     import torch
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    state = load_file(store.folder(spec) / "model.safetensors")
-    row = store.row(spec)
+    row, path = store.row(spec), store.folder(spec) / "model.safetensors"
     if row is None:
         raise ParameterError(f"{spec.label} is not finished")
+    try:
+        state = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ResultsError(
+            f"{path} cannot be read ({error}): remove its folder and run again"
+        ) from None
     torch.manual_seed(spec.seed)
     model, _ = _built(spec, int(row["classes"]))
     model.load_state_dict(state)

@@ -5,6 +5,7 @@ and ends with the same numbers.
 """
 
 import hashlib
+import io
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,10 +27,15 @@ def write(path: Path, state: State) -> None:
     """Write the state and its digest under another name, then rename."""
     import torch
 
+    content = io.BytesIO()  # torch.save hides why a disk refused
+    torch.save({**state, "digest": digest(state)}, content)
     beside = path.with_name(f"{path.name}.part")
     with files.writing(path):
-        torch.save({**state, "digest": digest(state)}, beside)
-        beside.replace(path)
+        try:
+            beside.write_bytes(content.getbuffer())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def read(path: Path) -> State | None:

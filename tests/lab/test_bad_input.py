@@ -1,0 +1,144 @@
+"""What may be wrong around a run: data, presets, disk, memory, folders of another version."""
+
+import json
+import resource
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from tests.conftest import Result, call, clean_environment, command_line
+from tests.zoo import layouts
+
+import neuralmark.lab
+from neuralmark.lab.engines import OUT_OF_MEMORY, Here, Notify
+from neuralmark.lab.preset import core_seconds, load_preset
+from neuralmark.lab.runner import FAILED, carry_out
+from neuralmark.lab.spec import Assault, Marking, Probe, Spec, Training, settings
+from neuralmark.lab.store import Store
+
+PRESETS = Path(neuralmark.lab.__file__).parent / "presets"
+SMOKE = ("--preset", "smoke")
+
+
+def test_missing_data_is_told_once(tmp_path: Path) -> None:
+    """And what waits for it is not begun."""
+    common = ("--preset", "cpu", "--results", tmp_path / "r")
+    said = call("lab", "run", "finetune-marked", *common, "--data", tmp_path / "nowhere")
+    assert said.code == 1
+    lines = [line for line in said.err.splitlines() if "not finished" in line]
+    assert len(lines) == 3  # one for each data set, one for what waits
+    for name in ("CIFAR-10", "CIFAR-100"):
+        (line,) = [line for line in lines if f"MissingDataSetError: {name}:" in line]
+        assert "get it from https://" in line
+        assert "5 runs are not finished" in line
+    (waits,) = [line for line in lines if "a run that it needs failed" in line]
+    assert "10 runs are not finished" in waits
+
+
+def test_damaged_data(tmp_path: Path) -> None:
+    layouts.cifar10(tmp_path)
+    batch = tmp_path / "cifar-10-batches-py" / "data_batch_1"
+    batch.write_bytes(batch.read_bytes()[:-50])
+    preset = tmp_path / "mine.toml"
+    text = (PRESETS / "cpu.toml").read_text()
+    preset.write_text(text.replace('datasets = ["cifar10", "cifar100"]', 'datasets = ["cifar10"]'))
+    given = ("--preset", preset, "--data", tmp_path, "--results", tmp_path / "r", "--json")
+    said = call("lab", "run", "distribution", *given)
+    assert said.code == 1
+    assert {failed["why"].partition(":")[0] for failed in said.json["failed"]} == {
+        "DamagedDataSetError"
+    }
+
+
+def limited(limit: int, *args: object) -> Result:
+    """Run with a limit on the size of a written file: what a full disk looks like to a program."""
+    done = subprocess.run(
+        command_line(*args),
+        env=clean_environment(PYTHONDONTWRITEBYTECODE="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def test_no_space(tmp_path: Path) -> None:
+    """The run fails by name, leaves nothing half-written, and is made another time."""
+    common = (*SMOKE, "--results", tmp_path / "r", "--json")
+    full = limited(100_000, "lab", "run", "convergence", *common)
+    assert full.code == 1
+    for failed in full.json["failed"]:
+        assert "OutputError: no space left to write" in failed["why"]
+    left = sorted(path.name for path in (tmp_path / "r" / "runs").rglob("*") if path.is_file())
+    assert left == ["spec.json"] * 2
+    done = call("lab", "run", "convergence", *common)
+    assert (done.code, done.json["done"]) == (0, 2)
+
+
+def hungry(spec: Spec, notify: Notify) -> None:
+    """Ask for more memory than there is."""
+    torch.empty(1 << 50)
+
+
+def test_out_of_memory_names_the_setting(tmp_path: Path) -> None:
+    board = carry_out([Probe("overlap")], Store.open(tmp_path / "r"), Here(hungry))
+    (run,) = board.runs.values()
+    assert (run.state, run.why) == (FAILED, OUT_OF_MEMORY)
+    assert "`batch`" in run.why
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("epochs = 2", "epoch = 2", "unknown key 'epoch' in [training]; did you mean 'epochs'?"),
+        ("[sweeps]", "[sweep]", "unknown key 'sweep'; did you mean 'sweeps'?"),
+        ("epochs = 2", "", "lacks 'epochs' in [training]"),
+        ("[training]", "[training", "is not valid TOML"),
+        ("[attack]", "[text]\nmodel = []\n[attack]", "'model' in [text]; did you mean 'models'?"),
+    ],
+)
+def test_presets_that_are_none(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = (PRESETS / "smoke.toml").read_text()
+    (tmp_path / "mine.toml").write_text(text.replace(old, new, 1))
+    given = ("--preset", tmp_path / "mine.toml", "--results", tmp_path / "r")
+    said = call("lab", "run", "overlap", *given)
+    assert message in said.failed(2, "ParameterError")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_folder_of_another_version_is_never_mixed(tmp_path: Path) -> None:
+    (tmp_path / "lab.json").write_text(json.dumps({"lab": 1}))
+    before = sorted(tmp_path.rglob("*"))
+    for command in (("run", "overlap"), ("show", "overlap"), ("report", "-o", tmp_path / "o")):
+        said = call("lab", *command, *SMOKE, "--results", tmp_path)
+        assert "was written by version 1 of the lab" in said.failed(3, "ResultsError")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_damaged_model_of_another_run(tmp_path: Path) -> None:
+    common = (*SMOKE, "--results", tmp_path / "r", "--json")
+    assert call("lab", "run", "structural", *common).code == 0
+    store = Store.open(tmp_path / "r")
+    for row in store.rows():
+        home = tmp_path / "r" / "runs" / row["run"]
+        if row["spec"]["kind"] == "assault":
+            (home / "row.json").unlink()
+        else:
+            (home / "model.safetensors").write_bytes(b"no model")
+    said = call("lab", "run", "structural", *common)
+    assert said.code == 1
+    assert all("ResultsError" in failed["why"] for failed in said.json["failed"])
+    assert all("remove its folder and run again" in failed["why"] for failed in said.json["failed"])
+
+
+def test_what_runs_cost() -> None:
+    preset = load_preset("cpu")
+    table = dict(preset.seconds)
+    victim = Training("smallcnn", "cifar10", 1, 0.1, 64, mark=Marking())
+    attack = Assault(victim, "overwrite", settings(weight=1.0))
+    probe = Probe("overlap")
+    wanted = sum(float(table[name]) for name in ("training", "overwrite", "other"))
+    assert core_seconds(preset, [victim, attack, probe]) == wanted
+    assert core_seconds(load_preset("paper"), [victim]) is None
