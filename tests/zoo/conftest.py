@@ -4,8 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.serving import server
 
 import neuralmark._torchvision  # noqa: F401
+
+__all__ = ["server"]
 
 
 @pytest.fixture(autouse=True)

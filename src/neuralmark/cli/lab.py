@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +35,19 @@ results_option = click.option(
 )
 
 
+data_option = click.option("--data", type=options.PATH, help="Folder with the data sets.")
+download_option = click.option(
+    "--download", is_flag=True, help="Fetch data sets that are missing into --data first."
+)
+
+
 @click.group("lab")
 def command() -> None:
     """Run the paper's experiments, and those beyond it.
 
     \b
     neuralmark lab list
+    neuralmark lab data --data DIR
     neuralmark lab run overwrite-lambda --preset cpu --data DIR --jobs 2
     neuralmark lab report -o results
 
@@ -125,10 +133,62 @@ def show(name: str, preset: str, results: Path, as_json: bool) -> None:
     output.table(("run", "state", "what"), rows, numeric=())
 
 
+@command.command("data")
+@click.argument("names", nargs=-1, metavar="[EXPERIMENT...]")
+@preset_option
+@data_option
+@download_option
+@options.json_option
+@click.pass_context
+def data_(
+    ctx: click.Context,
+    names: tuple[str, ...],
+    preset: str,
+    data: Path | None,
+    download: bool,
+    as_json: bool,
+) -> None:
+    """Say which data sets experiments need (default: all), and what is missing.
+
+    Exit code 1 if one is missing or damaged; partial sets are used as they are.
+    """
+    from neuralmark.lab import datasets
+    from neuralmark.lab.preset import load_preset
+
+    wanted = datasets.needed(_specs(names or ("all",), load_preset(preset)))
+    if download:
+        _fetch(wanted, data)
+    found = [datasets.look(name, data) for name in wanted]
+    lacking = [each for each in found if each.state in (datasets.MISSING, datasets.DAMAGED)]
+    if as_json:
+        output.as_json({"data": [asdict(each) for each in found]})
+    else:
+        rows = [(each.name, each.state, each.detail) for each in found]
+        output.table(("data set", "state", "where"), rows, numeric=())
+        if lacking and not download:
+            output.note("fetch what is missing with --download, or put it into --data DIR")
+    ctx.exit(1 if lacking else 0)
+
+
+def _fetch(names: list[str], folder: Path | None) -> None:
+    """Fetch the sets that are not there."""
+    from neuralmark.errors import ParameterError
+    from neuralmark.lab import datasets
+
+    if folder is None:
+        raise ParameterError("--download needs --data DIR: the folder to fetch into")
+    for name in names:
+        found = datasets.look(name, folder)
+        if found.state == datasets.MISSING:
+            output.note(f"fetching {name} ({found.detail})")
+            datasets.get(name, folder)
+
+
 @command.command("run")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @preset_option
-@click.option("--data", type=options.PATH, help="Folder with the data sets.")
+@data_option
+@download_option
 @results_option
 @click.option("--jobs", type=int, default=1, show_default=True, help="Runs at a time.")
 @click.option(
@@ -152,6 +212,7 @@ def run(
     names: tuple[str, ...],
     preset: str,
     data: Path | None,
+    download: bool,
     results: Path,
     jobs: int,
     engine: str,
@@ -160,6 +221,7 @@ def run(
 ) -> None:
     """Run experiments (or `all`). Finished runs are skipped, killed ones resume."""
     from neuralmark.errors import ParameterError
+    from neuralmark.lab import datasets
     from neuralmark.lab.preset import load_preset
     from neuralmark.lab.runner import DONE, carry_out
     from neuralmark.lab.store import Store
@@ -169,6 +231,10 @@ def run(
         raise ParameterError(f"jobs must be 1 or more, not {jobs}")
     scale = load_preset(preset)
     specs = _specs(names, scale)
+    if not specs:
+        raise ParameterError(f"{', '.join(names)} has no runs at the scale of {scale.name}")
+    if download:
+        _fetch(datasets.needed(specs), data)
     store = Store.open(results)
     with _live(as_json) as watch:
         where = None if data is None else data.resolve()

@@ -101,18 +101,24 @@ class Source(ABC):
             f"{self.title}: {what} in {folder}; expected {self.layout}{home}"
         )
 
+    def fetch(self, folder: Path) -> None:
+        """Fetch it into the folder from its usual place."""
+        if self.archive is not None:
+            fetch(self.archive, folder)
+
     def _root(self, folder: str | Path | None, download: bool) -> Path:
         if folder is None:
             raise ParameterError(f"{self.title} is read from a folder: name it with --data DIR")
         base = Path(folder)
-        if download and self._find(base) is None and self.archive is not None:
-            fetch(self.archive, base)
-        found = self._find(base)
+        if download and self.find(base) is None:
+            self.fetch(base)
+        found = self.find(base)
         if found is None:
             raise self.missing(base, "not found" if base.is_dir() else "no such folder")
         return found
 
-    def _find(self, base: Path) -> Path | None:
+    def find(self, base: Path) -> Path | None:
+        """Where below the folder it lies, if it does."""
         places = [*(base / each for each in self.folders), base]
         return next((place for place in places if self.is_here(place)), None)
 

@@ -1,0 +1,5 @@
+"""What the tests of the lab share."""
+
+from tests.serving import server
+
+__all__ = ["server"]
