@@ -204,3 +204,23 @@ def test_the_commands_on_the_quickest_experiments(tmp_path: Path) -> None:
     assert {each["name"] for each in listed.json["experiments"]} == set(NAMES)
     call("lab", "run", "overlap", *common, "--jobs", "0").failed(2, "ParameterError")
     call("lab", "run", "overlpa", *common).failed(2, "ParameterError")
+
+
+def test_a_third_party_experiment_is_found_through_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "acme_lab-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-lab\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[neuralmark.experiments]\nacme = acme:Acme\n")
+    (tmp_path / "acme.py").write_text(
+        "from neuralmark.lab.experiments import Experiment\n"
+        "class Acme(Experiment):\n"
+        "    answers, paper = 'does it run?', 'ours'\n"
+        "    def runs(self, preset): return []\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert set(experiments.names()) == {*NAMES, "acme"}
+    assert experiments.get("acme").name == "acme"
+    listed = call("lab", "list", "--preset", "smoke", "--json")
+    assert "acme" in {each["name"] for each in listed.json["experiments"]}

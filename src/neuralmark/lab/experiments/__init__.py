@@ -3,6 +3,8 @@
 import difflib
 import pkgutil
 from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 from neuralmark.errors import ParameterError
 from neuralmark.lab.experiments._base import Experiment
@@ -10,19 +12,40 @@ from neuralmark.lab.experiments._base import Experiment
 __all__ = ["Experiment", "get", "names"]
 
 
+GROUP = "neuralmark.experiments"
+"""Entry points of third parties: a name, and the class."""
+
+
 def names() -> list[str]:
     """The experiments that are there."""
-    modules = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
+    return sorted({*_own(), *_foreign()})
 
 
 def get(name: str) -> Experiment:
     """The experiment of this name; an unknown one is an error with the nearest suggestion."""
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "'neuralmark lab list' names them"
-        raise ParameterError(f"there is no experiment {name!r}; {hint}")
-    module = import_module(f"{__name__}.{name.replace('-', '_')}")
+    if name in _own():
+        return _only(import_module(f"{__name__}.{name.replace('-', '_')}"))
+    foreign = _foreign()
+    if name in foreign:
+        made: Experiment = foreign[name].load()()
+        return made
+    near = difflib.get_close_matches(name, names(), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "'neuralmark lab list' names them"
+    raise ParameterError(f"there is no experiment {name!r}; {hint}")
+
+
+def _own() -> list[str]:
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return [name.replace("_", "-") for name in modules if not name.startswith("_")]
+
+
+def _foreign() -> dict[str, Any]:
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _only(module: ModuleType) -> Experiment:
     for thing in vars(module).values():
         if (
             isinstance(thing, type)
@@ -31,4 +54,4 @@ def get(name: str) -> Experiment:
         ):
             made: Experiment = thing()
             return made
-    raise ParameterError(f"the experiment {name!r} has no class that derives from Experiment")
+    raise ParameterError(f"{module.__name__} has no class that derives from Experiment")
