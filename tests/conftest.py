@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import resource
 import select
 import signal
 import subprocess
@@ -211,3 +212,16 @@ def marked(model: Path, key: Path, tmp_path: Path) -> Path:
     out = tmp_path / "marked.safetensors"
     embed(model, Key.load(key), out)
     return out
+
+
+def limited(limit: int, *args: object) -> Result:
+    """Run with a limit on the size of a written file: what a full disk looks like to a program."""
+    done = subprocess.run(
+        command_line(*args),
+        env=clean_environment(PYTHONDONTWRITEBYTECODE="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    return Result(done.returncode, done.stdout, done.stderr)

@@ -1,6 +1,5 @@
 """Where embed must not or cannot write: named errors, no partial output, the input untouched."""
 
-import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +13,7 @@ from tests.conftest import (
     command_line,
     content_of,
     gaussian_model,
+    limited,
     plain_key,
     run,
     sharded_model,
@@ -145,19 +145,6 @@ def test_links_are_not_changed_in_place(model: Path, key: Path, tmp_path: Path) 
     assert "use -o" in call("embed", link, "--key", key, "--in-place").failed(2, "OutputError")
     assert content_of(tmp_path) == before
     assert call("embed", link, "--key", key, "-o", tmp_path / "out.safetensors").code == 0
-
-
-def limited(limit: int, *args: object) -> Result:
-    """Run with a limit on the size of a written file: what a full disk looks like to a program."""
-    done = subprocess.run(
-        command_line(*args),
-        env=clean_environment(PYTHONDONTWRITEBYTECODE="1"),
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize("limit", [0, 100, 4096, 100_000])

@@ -1,13 +1,11 @@
 """What may be wrong around a run: data, presets, disk, memory, folders of another version."""
 
 import json
-import resource
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
-from tests.conftest import Result, call, clean_environment, command_line
+from tests.conftest import call, limited
 from tests.zoo import layouts
 
 import neuralmark.lab
@@ -49,19 +47,6 @@ def test_damaged_data(tmp_path: Path) -> None:
     assert {failed["why"].partition(":")[0] for failed in said.json["failed"]} == {
         "DamagedDataSetError"
     }
-
-
-def limited(limit: int, *args: object) -> Result:
-    """Run with a limit on the size of a written file: what a full disk looks like to a program."""
-    done = subprocess.run(
-        command_line(*args),
-        env=clean_environment(PYTHONDONTWRITEBYTECODE="1"),
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
 
 
 def test_no_space(tmp_path: Path) -> None:

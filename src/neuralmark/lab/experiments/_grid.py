@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from neuralmark.lab.experiments._base import (
     MARKS,
+    SCHEMES,
     TITLES,
     Cell,
     Experiment,
@@ -14,6 +15,7 @@ from neuralmark.lab.experiments._base import (
     Line,
     Results,
     Table,
+    finetuning,
     kept,
     least,
     percent,
@@ -160,6 +162,32 @@ class AttackGrid(Experiment):
             if found:
                 lines.append(Line(TITLES[scheme], tuple(found)))
         return tuple(lines)
+
+
+class FinetuneGrid(AttackGrid):
+    """Fine-tuning in all of the preset's directions, on both of the paper's architectures."""
+
+    scope: ClassVar[str]
+    """What is trained."""
+    axis: ClassVar[str] = "η"
+    schemes: ClassVar[tuple[str, ...]] = SCHEMES
+
+    def places(self, preset: Preset) -> list[Place]:
+        """Every direction on every architecture."""
+        scale = preset.training
+        return [Place(each, name) for name in scale.architectures for each in scale.directions]
+
+    def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
+        """At a learning rate."""
+        return finetuning(
+            preset,
+            place.direction,
+            scheme,
+            seed,
+            architecture=place.architecture,
+            scope=self.scope,
+            rate=point,
+        )
 
 
 def arrow(direction: Direction) -> str:
