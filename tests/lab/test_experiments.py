@@ -1,5 +1,6 @@
 """Every experiment that is found: its runs, and what its rows become."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from neuralmark.lab import experiments
 from neuralmark.lab.experiments._base import Cell, Results, Table
 from neuralmark.lab.preset import load_preset, preset_names
 from neuralmark.lab.spec import Spec, from_dict, identity, in_order, to_dict
+from neuralmark.lab.store import Store
 from neuralmark.reports.lab import Part, drawn, html_table, latex, made, markdown
 
 NAMES = experiments.names()
@@ -200,6 +202,8 @@ def test_the_commands_on_the_quickest_experiments(tmp_path: Path) -> None:
     assert "<svg" in page
     assert (report / "figures" / "convergence-1.png").exists()
     assert (report / "tables" / "overlap-1.tex").exists()
+    lines = [json.loads(line) for line in (report / "rows.jsonl").read_text().splitlines()]
+    assert {line["run"] for line in lines} == {row["run"] for row in Store(results).rows()}
     listed = call("lab", "list", "--preset", "smoke", "--json")
     assert {each["name"] for each in listed.json["experiments"]} == set(NAMES)
     call("lab", "run", "overlap", *common, "--jobs", "0").failed(2, "ParameterError")

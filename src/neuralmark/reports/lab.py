@@ -5,6 +5,7 @@ figures. `write_report` puts them into a folder.
 """
 
 import io
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -48,7 +49,7 @@ class Part:
 
 
 def write_report(preset: Preset, rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write the page, Markdown, LaTeX tables and figures; give their paths."""
+    """Write the page, Markdown, LaTeX tables, figures and the rows themselves; give their paths."""
     results = Results(rows)
     parts = [part(experiments.get(name), preset, results) for name in experiments.names()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,9 +67,23 @@ def write_report(preset: Preset, rows: Sequence[Row], folder: Path) -> list[Path
             image = folder / "figures" / f"{stem}.png"
             image.write_bytes(png)
             written.append(image)
+    written.append(_put(folder / "rows.jsonl", json_lines(preset, results)))
     written.append(_put(folder / "results.md", markdown(preset, rows, parts)))
     written.append(_put(folder / "index.html", html(preset, rows, parts, drawings)))
     return written
+
+
+def json_lines(preset: Preset, results: Results) -> str:
+    """The rows that the preset's experiments need, a line each, in the order of their runs."""
+    rows = results.of(_all(preset))
+    return "".join(json.dumps(row, sort_keys=True, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _all(preset: Preset) -> list[Spec]:
+    """The runs of every experiment, each once."""
+    return in_order(
+        [spec for name in experiments.names() for spec in experiments.get(name).runs(preset)]
+    )
 
 
 def part(experiment: Experiment, preset: Preset, results: Results) -> Part:
@@ -121,9 +136,7 @@ def _filled(table: Table) -> bool:
 
 def introduction(preset: Preset, rows: Sequence[Row]) -> list[str]:
     """What was run, at what scale, and what that means."""
-    wanted = in_order(
-        [spec for name in experiments.names() for spec in experiments.get(name).runs(preset)]
-    )
+    wanted = _all(preset)
     own = Results(rows).of(wanted)
     data = sorted(
         {
