@@ -13,7 +13,9 @@ from neuralmark.lab.experiments._base import Cell, Results, Table
 from neuralmark.lab.preset import load_preset, preset_names
 from neuralmark.lab.spec import Spec, from_dict, identity, in_order, to_dict
 from neuralmark.lab.store import Store
-from neuralmark.reports.lab import Part, drawn, html_table, latex, made, markdown
+from neuralmark.reports.lab import Part, html_table, made, markdown
+from neuralmark.reports.latex import latex
+from neuralmark.reports.plots import drawn
 
 NAMES = experiments.names()
 

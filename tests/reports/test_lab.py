@@ -9,19 +9,9 @@ from neuralmark.lab import experiments
 from neuralmark.lab.experiments._base import Cell, Figure, Line, Results, Table
 from neuralmark.lab.preset import load_preset
 from neuralmark.lab.spec import identity
-from neuralmark.reports.lab import (
-    Part,
-    command,
-    drawn,
-    duration,
-    html,
-    html_table,
-    latex,
-    made,
-    markdown,
-    part,
-    tex,
-)
+from neuralmark.reports.lab import Part, command, duration, html, html_table, made, markdown, part
+from neuralmark.reports.latex import latex, tex
+from neuralmark.reports.plots import drawn
 
 SMOKE = load_preset("smoke")
 
