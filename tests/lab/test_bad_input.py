@@ -9,8 +9,11 @@ from tests.conftest import call, limited
 from tests.zoo import layouts
 
 import neuralmark.lab
+from neuralmark.errors import ResultsError
+from neuralmark.lab import experiments
+from neuralmark.lab.checks import check
 from neuralmark.lab.engines import OUT_OF_MEMORY, Here, Notify
-from neuralmark.lab.preset import core_seconds, load_preset
+from neuralmark.lab.preset import core_seconds, load_preset, preset_names
 from neuralmark.lab.runner import FAILED, carry_out
 from neuralmark.lab.spec import Assault, Marking, Probe, Spec, Training, settings
 from neuralmark.lab.store import Store
@@ -22,7 +25,8 @@ SMOKE = ("--preset", "smoke")
 def test_missing_data_is_told_once(tmp_path: Path) -> None:
     """And what waits for it is not begun."""
     common = ("--preset", "cpu", "--results", tmp_path / "r")
-    said = call("lab", "run", "finetune-marked", *common, "--data", tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    said = call("lab", "run", "finetune-marked", *common, "--data", tmp_path / "empty")
     assert said.code == 1
     lines = [line for line in said.err.splitlines() if "not finished" in line]
     assert len(lines) == 3  # one for each data set, one for what waits
@@ -127,3 +131,93 @@ def test_what_runs_cost() -> None:
     wanted = sum(float(table[name]) for name in ("training", "overwrite", "other"))
     assert core_seconds(preset, [victim, attack, probe]) == wanted
     assert core_seconds(load_preset("paper"), [victim]) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rate = 0.05", "rate = nan", "rate in [training] of the preset mine must be a number"),
+        ("epochs = 2", 'epochs = "two"', "must be a whole number above 0, not 'two'"),
+        ("epochs = 2", "epochs = -1", "must be a whole number above 0, not -1"),
+        ("batch = 64", "batch = 0", "must be a whole number above 0, not 0"),
+        ("images = 512", "images = 1.5", "must be a whole number above 0, not 1.5"),
+        ('datasets = ["digits"]', 'datasets = "digits"', "must be a list, not 'digits'"),
+        ('datasets = ["digits"]', "datasets = []", "datasets in [training] of the preset mine is"),
+        ('datasets = ["digits"]', 'datasets = ["digit"]', "did you mean 'digits'?"),
+        ('[["digits", "digits"]]', '[["digits"]]', "must be lists of 2, not ['digits']"),
+        ("seeds = [0]", "seeds = []", "seeds in [training] of the preset mine is empty"),
+        ("seeds = [0]", "seeds = [true]", "must be a whole number of 0 or more, not True"),
+        ("pruned = [0.1, 0.5, 0.9]", "pruned = [0.1, 1.5]", "not below 1: [1.5]"),
+        ('main = "digits"', 'main = "digit"', "did you mean 'digits'?"),
+        ('main = "digits"', "main = 3", "main in [training] of the preset mine must be a name"),
+        ("[seconds]", "[seconds]\ntraining = -1", "training in [seconds] of the preset mine must"),
+    ],
+)
+def test_values_that_no_run_could_take(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """Refused before anything is begun."""
+    text = (PRESETS / "smoke.toml").read_text()
+    assert old in text
+    (tmp_path / "mine.toml").write_text(text.replace(old, new, 1))
+    given = ("--preset", tmp_path / "mine.toml", "--results", tmp_path / "r")
+    said = call("lab", "run", "pruning", "distribution", *given)
+    assert message in said.failed(2, "ParameterError")
+    assert not (tmp_path / "r").exists()
+
+
+def test_every_preset_of_ours_is_sound() -> None:
+    for name in preset_names():
+        specs = [
+            spec for e in experiments.names() for spec in experiments.get(e).runs(load_preset(name))
+        ]
+        check(specs, PRESETS, "cpu")
+
+
+def test_what_cannot_work_is_told_at_once(tmp_path: Path) -> None:
+    common = ("lab", "run", "fidelity-data", "--results", tmp_path / "r")
+    assert "name it with --data DIR" in call(*common).failed(2, "ParameterError")
+    (tmp_path / "file").write_text("")
+    said = call(*common, "--data", tmp_path / "file")
+    assert "is not a folder" in said.failed(2, "ParameterError")
+    if not torch.cuda.is_available():
+        said = call(*common, *SMOKE, "--device", "cuda")
+        assert "torch finds no GPU here" in said.failed(2, "ParameterError")
+    assert not (tmp_path / "r").exists()
+    said = call("lab", "report", "--results", tmp_path / "r", "-o", tmp_path / "o")
+    assert "there are no results in" in said.failed(3, "ResultsError")
+
+
+def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    """A partial set today and the whole one tomorrow must not meet in one table."""
+    store = Store.open(tmp_path / "r")
+    store.settle("cifar100-all-all", "a" * 64)
+    store.settle("cifar100-all-all", "a" * 64)
+    store.settle("cifar100-100-all", "b" * 64)
+    with pytest.raises(ResultsError, match="made with other data of the name 'cifar100-all-all'"):
+        Store.open(tmp_path / "r").settle("cifar100-all-all", "c" * 64)
+
+
+def test_runs_settle_their_data(tmp_path: Path) -> None:
+    common = (*SMOKE, "--results", tmp_path / "r", "--json")
+    assert call("lab", "run", "convergence", *common).code == 0
+    (settled,) = (tmp_path / "r" / "data").iterdir()
+    assert settled.name == "digits-512-128.json"
+    settled.write_text(json.dumps({"digest": "0" * 64}))
+    said = call("lab", "run", "distribution", *common)
+    assert said.code == 1
+    assert all("ResultsError: the runs in" in failed["why"] for failed in said.json["failed"])
+
+
+def test_a_damaged_head_does_not_advise_to_remove_everything(tmp_path: Path) -> None:
+    (tmp_path / "lab.json").write_text("{")
+    said = call("lab", "report", "--results", tmp_path, "-o", tmp_path / "o")
+    assert "choose another folder" in said.failed(3, "ResultsError")
+
+
+def test_what_diverges_leaves_a_row(tmp_path: Path) -> None:
+    """NaN is no JSON: it becomes null."""
+    store = Store.open(tmp_path / "r")
+    spec = Probe("overlap")
+    store.finish(spec, {"accuracy": 0.1, "history": [{"loss": float("nan")}], "x": (float("inf"),)})
+    row = store.row(spec)
+    assert row is not None
+    assert (row["history"], row["x"]) == ([{"loss": None}], [None])

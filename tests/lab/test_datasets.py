@@ -61,6 +61,7 @@ def test_e2e_is_fetched(
     archive = Archive(f"{address}/e2e-dataset.zip", "")
     monkeypatch.setattr(datasets, "_E2E_ARCHIVE", archive)
     folder = tmp_path / "data"
+    folder.mkdir()
     given = ("lab", "data", "fidelity-text", "--data", folder, "--json")
     before = call(*given)
     assert (before.code, before.json["data"][0]["state"]) == (1, "missing")

@@ -61,7 +61,7 @@ def test_counts_and_core_time_of_an_experiment() -> None:
     found = part(experiments.get("pruning"), SMOKE, Results(rows("pruning", 4)))
     assert (found.done, found.runs, found.seconds) == (4, 15, 240.0)
     text = markdown(SMOKE, [], [found])
-    assert "4 of 15 runs, 4 min 00 s of core time" in text
+    assert "4 of 15 runs of its own, 4 min 00 s of core time" in text
     assert "`neuralmark lab run pruning --preset smoke --data DIR`" in text
 
 

@@ -111,13 +111,12 @@ def _spell(seconds: Any) -> str:
 @results_option
 @options.json_option
 def show(name: str, preset: str, results: Path, as_json: bool) -> None:
-    """Print the runs of an experiment before running it, and which are finished."""
-    from neuralmark.lab.experiments import get
+    """Print the runs of an experiment (or `all`) before running it, and which are finished."""
     from neuralmark.lab.preset import load_preset
     from neuralmark.lab.spec import identity, in_order, to_dict
     from neuralmark.lab.store import Store
 
-    specs = in_order(get(name).runs(load_preset(preset)))
+    specs = in_order(_specs((name,), load_preset(preset)))
     store = Store.open(results) if results.exists() else None
     done = {identity(spec) for spec in specs if store is not None and store.row(spec)}
     if as_json:
@@ -148,16 +147,19 @@ def data_(
     download: bool,
     as_json: bool,
 ) -> None:
-    """Say which data sets experiments need (default: all), and what is missing.
+    """Say which data sets experiments need at this scale (default: all), and what is missing.
 
     Exit code 1 if one is missing or damaged; partial sets are used as they are.
     """
+    from neuralmark.errors import ParameterError
     from neuralmark.lab import datasets
     from neuralmark.lab.preset import load_preset
 
     wanted = datasets.needed(_specs(names or ("all",), load_preset(preset)))
     if download:
         _fetch(wanted, data)
+    elif data is not None and not data.is_dir():
+        raise ParameterError(f"--data {data} is not a folder")
     found = [datasets.look(name, data) for name in wanted]
     lacking = [each for each in found if each.state in (datasets.MISSING, datasets.DAMAGED)]
     if as_json:
@@ -166,7 +168,10 @@ def data_(
         rows = [(each.name, each.state, each.detail) for each in found]
         output.table(("data set", "state", "where"), rows, numeric=())
         if lacking and not download:
-            output.note("fetch what is missing with --download, or put it into --data DIR")
+            output.note(
+                "fetch what is missing with --download, or put it into --data DIR; what is damaged"
+                " must be replaced"
+            )
     ctx.exit(1 if lacking else 0)
 
 
@@ -222,8 +227,10 @@ def run(
     """Run experiments (or `all`). Finished runs are skipped, killed ones resume."""
     from neuralmark.errors import ParameterError
     from neuralmark.lab import datasets
+    from neuralmark.lab.checks import check
     from neuralmark.lab.preset import load_preset
     from neuralmark.lab.runner import DONE, carry_out
+    from neuralmark.lab.spec import in_order
     from neuralmark.lab.store import Store
     from neuralmark.lab.work import Bench
 
@@ -233,8 +240,10 @@ def run(
     specs = _specs(names, scale)
     if not specs:
         raise ParameterError(f"{', '.join(names)} has no runs at the scale of {scale.name}")
+    specs = in_order(specs)
     if download:
         _fetch(datasets.needed(specs), data)
+    check(specs, data, device)
     store = Store.open(results)
     with _live(as_json) as watch:
         where = None if data is None else data.resolve()
@@ -250,7 +259,8 @@ def run(
             }
         )
     else:
-        output.note(f"{board.count(DONE)} runs are finished in {results}")
+        done = board.count(DONE)
+        output.note(f"{done} {'run is' if done == 1 else 'runs are'} finished in {results}")
         for line in _reasons(failures):
             output.note(line)
     ctx.exit(1 if failures else 0)
@@ -342,10 +352,13 @@ def _table(board: "Board") -> Any:
 @options.json_option
 def report(preset: str, results: Path, folder: Path, as_json: bool) -> None:
     """Write every table and figure that has rows, the paper's values beside ours."""
+    from neuralmark.errors import ResultsError
     from neuralmark.lab.preset import load_preset
     from neuralmark.lab.store import Store
     from neuralmark.reports.lab import write_report
 
+    if not results.is_dir():
+        raise ResultsError(f"there are no results in {results}: run something first (lab run)")
     written = write_report(load_preset(preset), list(Store.open(results).rows()), folder)
     if as_json:
         output.as_json({"files": [str(path) for path in written]})

@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
@@ -168,6 +169,7 @@ class _Worker:
 def _serve(pipe: Any, perform: Perform) -> None:
     """A worker's life: take a run, carry it out, tell."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for us
+    threading.Thread(target=_die_with_parent, daemon=True).start()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     while True:
@@ -176,6 +178,14 @@ def _serve(pipe: Any, perform: Perform) -> None:
         except (EOFError, OSError):
             return
         pipe.send(_carried_out(perform, spec, _reporter(identity(spec), pipe.send)))
+
+
+def _die_with_parent() -> None:
+    """A worker whose parent was killed would work on beside the next one's."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _reporter(run: str, send: Callable[[Event], None]) -> Notify:

@@ -1,12 +1,13 @@
 """Presets: at what scale experiments run, as data (TOML)."""
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from neuralmark.errors import ParameterError
 from neuralmark.lab.spec import Settings, Spec
@@ -88,7 +89,7 @@ class Preset:
     sweeps: Sweeps
     text: TextScale = field(default=TextScale())
     seconds: Settings = field(default=())
-    """What a run takes, by its attack or kind (`other` for the rest): measured, for `lab list`."""
+    """What a run takes, by its attack, probe or kind (`other` for the rest), for `lab list`."""
     key: Settings = field(default=())
     """Bits, pools and rounds of the keys, where the scale asks for smaller ones."""
 
@@ -99,7 +100,8 @@ def core_seconds(preset: Preset, specs: Iterable[Spec]) -> float | None:
     if not table:
         return None
     rest = table.get("other", 0.0)
-    return sum(table.get(getattr(spec, "attack", spec.kind), rest) for spec in specs)
+    names = (getattr(spec, "attack", getattr(spec, "probe", spec.kind)) for spec in specs)
+    return sum(table.get(name, rest) for name in names)
 
 
 def preset_names() -> list[str]:
@@ -138,18 +140,69 @@ def parse(name: str, data: dict[str, Any]) -> Preset:
         if not isinstance(given, dict):
             raise ParameterError(f"the preset {name} has no table [{part}]")
         parts[part] = _table(name, part, given, cls)
+    scale = parts["training"]
+    for key in ("architectures", "datasets", "directions", "seeds"):
+        if not getattr(scale, key):
+            raise ParameterError(f"{key} in [training] of the preset {name} is empty")
+    if shares := [share for share in parts["sweeps"].pruned if share >= 1]:
+        raise ParameterError(f"pruned in [sweeps] of the preset {name}: not below 1: {shares}")
     parts["text"] = _table(name, "text", data.get("text", {}), TextScale)
+    for part, kind in (("key", int), ("seconds", float)):
+        for setting, value in data.get(part, {}).items():
+            _fits(f"{setting} in [{part}] of the preset {name}", kind, value, least=True)
     key, seconds = _frozen(data.get("key", {})), _frozen(data.get("seconds", {}))
     return Preset(name, str(data.get("about", "")), key=key, seconds=seconds, **parts)
 
 
 def _table(name: str, part: str, given: dict[str, Any], cls: type[Any]) -> Any:
+    if not isinstance(given, dict):
+        raise ParameterError(f"the preset {name} has no table [{part}]")
     known = {each.name for each in fields(cls)}
     _check(name, part, given, known)
     needed = {each.name for each in fields(cls) if each.default is MISSING}
     if missing := sorted(needed - set(given)):
         raise ParameterError(f"the preset {name} lacks {missing[0]!r} in [{part}]")
+    kinds = get_type_hints(cls)
+    for key, value in given.items():
+        where = f"{key} in [{part}] of the preset {name}"
+        _fits(where, kinds[key], value, least=key not in FROM_ZERO)
     return cls(**{key: _frozen(value) for key, value in given.items()})
+
+
+FROM_ZERO = ("warm_up", "base_epochs", "meanings", "seeds", "overlap_rounds")
+"""Numbers that may be 0; others are positive."""
+
+
+def _fits(where: str, kind: Any, value: Any, *, least: bool) -> None:
+    """Refuse a value of another type than the field's, or one that no run could take."""
+    if kind == Settings:
+        if not isinstance(value, dict):
+            raise ParameterError(f"{where} must be a table, not {value!r}")
+    elif get_origin(kind) is tuple:
+        _fits_list(where, get_args(kind), value, least=least)
+    elif kind is str:
+        if not isinstance(value, str) or not value:
+            raise ParameterError(f"{where} must be a name, not {value!r}")
+    else:  # int, float, or either of them with None, which TOML does not have
+        whole = kind is not float and float not in get_args(kind)
+        number = isinstance(value, int | (int if whole else float)) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or value < 0 or (least and not value):
+            what = "a whole number" if whole else "a number"
+            reach = "above 0" if least else "of 0 or more"
+            raise ParameterError(f"{where} must be {what} {reach}, not {value!r}")
+
+
+def _fits_list(where: str, kinds: tuple[Any, ...], value: Any, *, least: bool) -> None:
+    if not isinstance(value, list):
+        raise ParameterError(f"{where} must be a list, not {value!r}")
+    if kinds[-1] is Ellipsis:
+        for each in value:
+            _fits(where, kinds[0], each, least=least)
+        return
+    if len(value) != len(kinds):
+        raise ParameterError(f"{where} must be lists of {len(kinds)}, not {value!r}")
+    for kind, each in zip(kinds, value, strict=True):
+        _fits(where, kind, each, least=least)
 
 
 def _check(name: str, part: str, given: dict[str, Any], known: set[str]) -> None:

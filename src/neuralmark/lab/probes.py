@@ -86,10 +86,13 @@ def cost(settings: Settings, seed: int, device: "torch.device") -> Row:
         step()  # the first builds what the others use
         marked.append(step())
         mark.detach()
+    low, ratio, high = np.quantile(np.array(marked) / np.array(clean), (0.25, 0.5, 0.75))
     return {
         "clean": float(np.median(clean)),
         "marked": float(np.median(marked)),
-        "ratio": float(np.median(marked) / np.median(clean)),
+        "ratio": float(ratio),
+        "low": float(low),
+        "high": float(high),
     }
 
 

@@ -146,7 +146,8 @@ class Assault:
         """In a few words."""
         with_ = ", ".join(f"{name} {value}" for name, value in self.settings)
         who = "clean" if self.victim.mark is None else self.victim.mark.scheme
-        return f"{self.attack} on {who} ({self.victim.data}){': ' + with_ if with_ else ''}"
+        where = self.victim.data + (f" to {self.data}" if self.data else "")
+        return f"{self.attack} on {who} ({where}){': ' + with_ if with_ else ''}"
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ def tune(
     if folder is None:
         raise MissingDataSetError(f"E2E is read from a folder: give --data DIR ({e2e.ARCHIVE})")
     data = e2e.load(folder, spec.split)
+    store.settle(f"e2e-{spec.split}", data.digest)
     network = zoo.architecture(spec.architecture, _options(store, folder, spec))
     assert isinstance(network, GPT2)
     tokenizer = _tokenizer(folder, network)
@@ -45,7 +46,7 @@ def tune(
         "steps": found.steps,
         "rate": found.history[-1].rate,
         "data": {"name": "e2e", "digest": data.digest, "note": _note(data, spec)},
-        **_scored(folder, spec, model, tokenizer),
+        **_scored(store, folder, spec, model, tokenizer),
     }
     home = store.folder(spec)
     _save(model, home / MODEL)
@@ -133,11 +134,12 @@ class _Keeper(tuning.Listener):
         bookmark.write(self._path, snapshot())
 
 
-def _scored(folder: Path, spec: Tuning, model: Any, tokenizer: Any) -> Row:
+def _scored(store: Store, folder: Path, spec: Tuning, model: Any, tokenizer: Any) -> Row:
     """The five scores, and a few of the sentences."""
     if spec.meanings == 0:
         return {}
     test = e2e.load(folder, "test")
+    store.settle("e2e-test", test.digest)
     cases = spread(e2e.group(test.rows), spec.meanings)
     chosen = {case.meaning for case in cases}
     rows = [row for row in test.rows if row.meaning in chosen]

@@ -5,7 +5,7 @@ so an interrupted run and an uninterrupted one see the same batches.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,14 +55,19 @@ def train(
     attach: Attach | None,
     state: Path,
     notify: Callable[[int, int], None],
+    tensors: Sequence[str] = (),
 ) -> Outcome:
-    """Train the model in place; `state` is where an interrupted run keeps how far it is."""
+    """Train the model in place; `state` is where an interrupted run keeps how far it is.
+
+    The row tells how far the `tensors` moved from where they began, as a share of their norm.
+    """
     import torch
 
     optimizer = torch.optim.SGD(
         model.parameters(), lr=course.rate, momentum=course.momentum, weight_decay=course.decay
     )
-    start = {name: value.detach().clone() for name, value in model.named_parameters()}
+    stored = dict(model.named_parameters())
+    start = {name: stored[name].detach().clone() for name in tensors if name in stored}
     mark = None if attach is None else attach(model, optimizer)
     history = _resume(model, optimizer, mark, state)
     for epoch in range(len(history), course.epochs):
@@ -81,15 +86,11 @@ def train(
     if mark is not None:
         mark.detach()
         claim = mark.claim()
-    return Outcome(_row(model, start, data, history, claim), claim)
+    return Outcome(_row(model, start, data, history), claim)
 
 
 def _row(
-    model: "torch.nn.Module",
-    start: dict[str, Any],
-    data: Any,
-    history: list[dict[str, float]],
-    claim: Claim | None,
+    model: "torch.nn.Module", start: dict[str, Any], data: Any, history: list[dict[str, float]]
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "accuracy": history[-1]["accuracy"],
@@ -99,11 +100,9 @@ def _row(
         "epoch_seconds": sorted(each["seconds"] for each in history)[len(history) // 2],
         "seconds": sum(each["seconds"] for each in history),
     }
-    if claim is not None:
-        names = [name for name, _ in claim.placement]
-        now = dict(model.named_parameters())
-        moved = sum(float((now[n].detach() - start[n]).square().sum()) for n in names)
-        norm = sum(float(start[n].square().sum()) for n in names)
+    if start:
+        moved = sum(float((model.get_parameter(n) - w).square().sum()) for n, w in start.items())
+        norm = sum(float(w.square().sum()) for w in start.values())
         row["moved"] = (moved / norm) ** 0.5 if norm else 0.0
     return row
 

@@ -101,6 +101,20 @@ def _data(
     return zoo.data(name, folder, limit=images, test_limit=tests).to(device)
 
 
+def _settled(
+    store: Store,
+    name: str,
+    folder: Path | None,
+    device: "torch.device",
+    images: int | None,
+    tests: int | None,
+) -> "DataSet":
+    """A data set that is the same in all runs of the store."""
+    data = _data(name, folder, device, images, tests)
+    store.settle(f"{name}-{images or 'all'}-{tests or 'all'}", data.digest)
+    return data
+
+
 def _train(
     store: Store, folder: Path | None, device: "torch.device", spec: Training, notify: Notify
 ) -> Row:
@@ -108,7 +122,7 @@ def _train(
 
     from neuralmark.lab.training import Course, train
 
-    data = _data(spec.data, folder, device, spec.images, spec.test_images)
+    data = _settled(store, spec.data, folder, device, spec.images, spec.test_images)
     torch.manual_seed(spec.seed)
     model, tensors = _built(spec, data.classes)
     model.to(device)
@@ -128,6 +142,7 @@ def _train(
         _attached(spec, tensors),
         home / "state.pt",
         notify,
+        tensors,
     )
     row = outcome.row
     row["data"] = {"name": data.name, "digest": data.digest, "note": data.note}
@@ -214,7 +229,8 @@ def _assault(
     victim = spec.victim
     model = victim_of(store, victim).to(device)
     images = spec.images if spec.images is not None else victim.images
-    source = _data(spec.data or victim.data, folder, device, images, victim.test_images)
+    name, tests = spec.data or victim.data, victim.test_images
+    source = _settled(store, name, folder, device, images, tests)
     home = store.folder(victim)
     claim = None if victim.mark is None else Claim.load(home / "claim.json")
     key = None if claim is None else key_for(victim, partial(fitting, claim.placement))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from neuralmark import files
+from neuralmark.core.bound import boundary
 from neuralmark.lab import experiments
 from neuralmark.lab.experiments._base import Cell, Experiment, Figure, Results, Table
 from neuralmark.lab.preset import Preset, preset_names
@@ -128,7 +129,7 @@ def _filled(table: Table) -> bool:
     )
 
 
-def introduction(preset: Preset, rows: Sequence[Row]) -> list[str]:
+def introduction(preset: Preset, rows: Sequence[Row], parts: Sequence[Part] = ()) -> list[str]:
     """What was run, at what scale, and what that means."""
     wanted = _all(preset)
     own = Results(rows).of(wanted)
@@ -148,13 +149,53 @@ def introduction(preset: Preset, rows: Sequence[Row]) -> list[str]:
         + (f" Runs of other scales in the folder: {others}." if others else ""),
         "A value in brackets is the detection rate; small values are the paper's, measured at its"
         f" own scale (ResNet-18 unless a table says otherwise, 200 epochs). {FLAG} marks a"
-        " contradiction: the mark is proven in one and not in the other. That takes 88.67 % of 256"
-        " bits; other lengths have boundaries of their own, and of 128 bits or fewer all must"
-        " match. VoteMark* is a reconstruction.",
+        f" contradiction: the mark is proven in one and not in the other. {_boundary(preset)}"
+        " VoteMark* is a reconstruction.",
     ]
+    if parts:
+        said.append(agreement(parts))
+    if tests := preset.training.test_images:
+        seeds = len(preset.training.seeds)
+        said.append(
+            f"Accuracies rest on {tests:,} test images and {seeds} seed{'s' if seeds > 1 else ''}:"
+            f" one standard error of a single one is up to {50 / tests**0.5:.1f} points."
+        )
     said += [f"Data: {each}." for each in data]
     said += [f"Made with {each}." for each in versions]
     return said
+
+
+def agreement(parts: Sequence[Part]) -> str:
+    """How many cells stand beside a value of the paper's, and how many contradict it."""
+    beside, against = 0, {}
+    for each in parts:
+        cells = [c for table in each.tables for row in table.rows for c in row]
+        filled = [c for c in cells if isinstance(c, Cell) and c.paper and c.ours.strip("–() ")]
+        beside += len(filled)
+        if count := sum(c.contradicts for c in filled):
+            against[each.experiment.name] = count
+    if not against:
+        return f"Of {beside} cells beside a value of the paper's, none contradicts it."
+    where = ", ".join(f"{name} {count}" for name, count in against.items())
+    total = sum(against.values())
+    return (
+        f"Of {beside} cells beside a value of the paper's, {total}"
+        f" {'contradicts' if total == 1 else 'contradict'} it: {where}."
+    )
+
+
+def _boundary(preset: Preset) -> str:
+    """Which rate proves a mark at this scale."""
+    from neuralmark import zoo
+
+    bits = dict(preset.key).get("bits", zoo.architecture(preset.training.main).parameters.bits)
+    needed = boundary(int(bits))
+    if needed is None:
+        return f"{bits} bits prove nothing, however many match."
+    return (
+        f"That takes {100 * needed / int(bits):.2f} % of {bits} bits; other lengths have boundaries"
+        " of their own, and 128 bits or fewer prove nothing, however many match."
+    )
 
 
 def duration(seconds: float) -> str:
@@ -180,7 +221,7 @@ def command(experiment: Experiment, preset: Preset) -> str:
 
 def counts(each: Part) -> str:
     """How much of an experiment was run, and what it took."""
-    return f"{each.done} of {each.runs} runs, {duration(each.seconds)} of core time"
+    return f"{each.done} of {each.runs} runs of its own, {duration(each.seconds)} of core time"
 
 
 def html(
@@ -189,7 +230,7 @@ def html(
     """The page."""
     title = f"NeuralMark lab: {preset.name}"
     shown = [each for each in parts if each.shown]
-    said = paragraphs(*(text(line, 4000) for line in introduction(preset, rows)))
+    said = paragraphs(*(text(line, 4000) for line in introduction(preset, rows, parts)))
     inner = f"<section>\n<h1>{text(title)}</h1>\n{said}\n</section>"
     entries = "".join(
         f'<li><a href="#{text(each.experiment.name)}">{text(each.experiment.name)}</a>'
@@ -272,7 +313,7 @@ def _html_cell(cell: Cell | str) -> str:
 def markdown(preset: Preset, rows: Sequence[Row], parts: Sequence[Part]) -> str:
     """The same as Markdown."""
     lines = [f"# NeuralMark lab: {preset.name}", ""]
-    for said in introduction(preset, rows):
+    for said in introduction(preset, rows, parts):
         lines += [said, ""]
     for each in (each for each in parts if each.shown):
         experiment = each.experiment

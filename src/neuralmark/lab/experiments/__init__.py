@@ -17,8 +17,8 @@ GROUP = "neuralmark.experiments"
 
 
 def names() -> list[str]:
-    """The experiments that are there."""
-    return sorted({*_own(), *_foreign()})
+    """The experiments that are there, in the order of their places."""
+    return sorted({*_own(), *_foreign()}, key=lambda name: (get(name).place, name))
 
 
 def get(name: str) -> Experiment:
@@ -29,7 +29,7 @@ def get(name: str) -> Experiment:
     if name in foreign:
         made: Experiment = foreign[name].load()()
         return made
-    near = difflib.get_close_matches(name, names(), n=1)
+    near = difflib.get_close_matches(name, {*_own(), *foreign}, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "'neuralmark lab list' names them"
     raise ParameterError(f"there is no experiment {name!r}; {hint}")
 

@@ -100,6 +100,8 @@ class Experiment(ABC):
     """The question it answers, in one line."""
     paper: ClassVar[str] = ""
     """Where the paper has it."""
+    place: ClassVar[int] = 99
+    """Its place in lists and reports: the paper's order, then our own by name."""
 
     @property
     def name(self) -> str:

@@ -4,10 +4,12 @@ from typing import ClassVar
 
 from neuralmark.lab.experiments._base import (
     TITLES,
+    Cell,
     Experiment,
     Figure,
     Line,
     Results,
+    Table,
     others,
     training,
 )
@@ -22,6 +24,7 @@ class Convergence(Experiment):
 
     answers: ClassVar[str] = "does a model with a mark learn as quickly as one without?"
     paper: ClassVar[str] = "figure 4b, F.5"
+    place: ClassVar[int] = 11
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Clean and NeuralMark on the data sets, and on every architecture."""
@@ -42,6 +45,20 @@ class Convergence(Experiment):
                     lines.append(Line(TITLES[scheme], tuple(points)))
             made.append(Figure(f"Convergence on {title}", "epoch", "accuracy (%)", tuple(lines)))
         return made
+
+    def tables(self, preset: Preset, results: Results) -> list[Table]:
+        """How far apart the curves run."""
+        rows: list[tuple[Cell | str, ...]] = []
+        for title, pair in _pairs(preset):
+            found = results.of(pair)
+            if len(found) < len(TWO):
+                continue
+            clean, marked = ([each["accuracy"] for each in row["history"]] for row in found)
+            apart = [100 * (m - c) for c, m in zip(clean, marked, strict=True)]
+            mean = sum(apart) / len(apart)
+            rows.append((title, f"{mean:+.2f}", f"{max(apart, key=abs):+.2f}", f"{apart[-1]:+.2f}"))
+        heads = ("model", "mean", "largest", "at the end")
+        return [Table("NeuralMark's accuracy minus Clean's, in points", heads, tuple(rows))]
 
 
 def _pairs(preset: Preset) -> list[tuple[str, list[Training]]]:

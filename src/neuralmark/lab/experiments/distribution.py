@@ -22,6 +22,7 @@ class Distribution(Experiment):
 
     answers: ClassVar[str] = "can the mark be seen in the distribution of the weights?"
     paper: ClassVar[str] = "figure 4a, F.4"
+    place: ClassVar[int] = 10
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Every scheme on the main architecture; Clean and NeuralMark on every other."""
@@ -57,8 +58,9 @@ class Distribution(Experiment):
                         "–" if moved is None else f"{100 * moved:.1f} %",
                     )
                 )
-        heads = ("scheme", "deviation", "layer moved in training")
-        return [Table("The marked layer after training", heads, tuple(rows))]
+        heads = ("scheme", "deviation", "moved from where it began")
+        note = "movement as a share of the norm of the fresh weights; Clean moves by training alone"
+        return [Table("The marked layer after training", heads, tuple(rows), note)]
 
 
 def _density(counted: dict[str, Any]) -> tuple[tuple[float, float], ...]:

@@ -16,6 +16,7 @@ class FidelityArchitectures(Experiment):
 
     answers: ClassVar[str] = "what does a mark cost in accuracy, by architecture?"
     paper: ClassVar[str] = "table 2"
+    place: ClassVar[int] = 2
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Clean and NeuralMark for each."""

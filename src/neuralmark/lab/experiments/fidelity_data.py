@@ -21,6 +21,7 @@ class FidelityData(Experiment):
 
     answers: ClassVar[str] = "what does a mark cost in accuracy, by data set?"
     paper: ClassVar[str] = "table 1"
+    place: ClassVar[int] = 1
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Every data set, architecture, scheme and seed."""

@@ -21,6 +21,7 @@ class FinetuneAll(FinetuneGrid):
 
     answers: ClassVar[str] = "does fine-tuning everything remove the mark, and at what rate?"
     paper: ClassVar[str] = "F.2"
+    place: ClassVar[int] = 8
     scope: ClassVar[str] = "all"
     heading: ClassVar[str] = "Fine-tuning all layers"
 

@@ -13,6 +13,7 @@ class FinetuneMarked(FinetuneGrid):
 
     answers: ClassVar[str] = "does fine-tuning the marked layer remove the mark?"
     paper: ClassVar[str] = "table 6"
+    place: ClassVar[int] = 7
     scope: ClassVar[str] = "marked"
     heading: ClassVar[str] = "Fine-tuning the marked layers"
 

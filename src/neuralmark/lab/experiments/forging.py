@@ -27,6 +27,7 @@ class Forging(Experiment):
 
     answers: ClassVar[str] = "can a counterfeit key pass without touching the model?"
     paper: ClassVar[str] = "table 4"
+    place: ClassVar[int] = 4
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Every data set and scheme."""

@@ -53,6 +53,7 @@ class Layers(Experiment):
 
     answers: ClassVar[str] = "does it matter which layer carries the mark?"
     paper: ClassVar[str] = "F.6"
+    place: ClassVar[int] = 13
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Every choice and seed."""

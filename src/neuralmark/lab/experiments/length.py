@@ -21,6 +21,7 @@ class Length(Experiment):
 
     answers: ClassVar[str] = "what does a longer watermark cost?"
     paper: ClassVar[str] = "F.7"
+    place: ClassVar[int] = 14
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Every length and seed."""

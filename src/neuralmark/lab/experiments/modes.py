@@ -26,7 +26,7 @@ class Modes(Experiment):
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Gradient, and projection at every margin, each attacked."""
-        specs: list[Spec] = []
+        specs: list[Spec] = [*_clean(preset)]
         for victims in _victims(preset).values():
             specs += victims
             for attacks in _attacks(preset, victims).values():
@@ -45,12 +45,19 @@ class Modes(Experiment):
             cells = (filled(results, each[attack], None) for each in attacks.values())
             rows.append((attack, *cells))
         title = "Gradient and projection: accuracy (detection rate)"
-        return [Table(title, ("attack", *columns), tuple(rows))]
+        clean = _moved(results, _clean(preset))
+        note = f"movement as a share of the norm of the fresh weights; a clean training: {clean}"
+        return [Table(title, ("attack", *columns), tuple(rows), note)]
 
 
 def _moved(results: Results, victims: list[Training]) -> str:
     found = results.values(victims, "moved")
     return f"{100 * sum(found) / len(found):.0f} %" if found else "–"
+
+
+def _clean(preset: Preset) -> list[Training]:
+    data, seeds = preset.training.directions[0][0], preset.training.seeds
+    return [training(preset, data, "clean", seed=seed) for seed in seeds]
 
 
 def _victims(preset: Preset) -> dict[str, list[Training]]:

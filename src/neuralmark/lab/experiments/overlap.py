@@ -15,6 +15,7 @@ class Overlap(Experiment):
 
     answers: ClassVar[str] = "how many carriers do two keys share, by rounds of the filter?"
     paper: ClassVar[str] = "figure 5"
+    place: ClassVar[int] = 12
 
     def runs(self, preset: Preset) -> list[Spec]:
         """One measurement for each number of rounds."""

@@ -4,21 +4,20 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from neuralmark.lab.experiments._base import overwriting
-from neuralmark.lab.experiments._grid import AttackGrid, Place
+from neuralmark.lab.experiments._grid import OverwriteGrid, Place
 from neuralmark.lab.experiments._paper import OVERWRITE_RATES, Pair
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault
 
 
-class OverwriteEta(AttackGrid):
+class OverwriteEta(OverwriteGrid):
     """The same attack at λ=1, the learning rate growing until the model breaks."""
 
     answers: ClassVar[str] = "does a higher learning rate remove the mark before the model breaks?"
     paper: ClassVar[str] = "table 5 (η), F.1"
+    place: ClassVar[int] = 6
     axis: ClassVar[str] = "η"
     heading: ClassVar[str] = "Overwriting by η"
-    drawn: ClassVar[bool] = True
-    log: ClassVar[bool] = True
 
     def points(self, preset: Preset, place: Place) -> Sequence[float]:
         """The η sweep."""

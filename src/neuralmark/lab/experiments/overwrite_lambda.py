@@ -4,21 +4,20 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from neuralmark.lab.experiments._base import overwriting
-from neuralmark.lab.experiments._grid import AttackGrid, Place
+from neuralmark.lab.experiments._grid import OverwriteGrid, Place
 from neuralmark.lab.experiments._paper import OVERWRITE_WEIGHTS, Pair
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault
 
 
-class OverwriteLambda(AttackGrid):
+class OverwriteLambda(OverwriteGrid):
     """The scheme's own counterfeit key trained over the owner's, λ growing."""
 
     answers: ClassVar[str] = "does a stronger counterfeit mark remove the owner's?"
     paper: ClassVar[str] = "table 5 (λ), F.1"
+    place: ClassVar[int] = 5
     axis: ClassVar[str] = "λ"
     heading: ClassVar[str] = "Overwriting by λ"
-    drawn: ClassVar[bool] = True
-    log: ClassVar[bool] = True
     note: ClassVar[str] = "λ in units of the owner's own strength"
 
     def points(self, preset: Preset, place: Place) -> Sequence[float]:

@@ -17,6 +17,7 @@ class Pruning(AttackGrid):
 
     answers: ClassVar[str] = "does the mark outlive the network when weights are zeroed?"
     paper: ClassVar[str] = "figure 3, F.3"
+    place: ClassVar[int] = 9
     axis: ClassVar[str] = "share set to zero"
     heading: ClassVar[str] = "Random pruning of the marked layer"
     schemes: ClassVar[tuple[str, ...]] = SCHEMES

@@ -1,0 +1,31 @@
+"""What can be known to fail before a run is begun."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from neuralmark import attacks, zoo
+from neuralmark.errors import ParameterError
+from neuralmark.lab import datasets
+from neuralmark.lab.devices import CUDA, device_for
+from neuralmark.lab.spec import Assault, Spec, Training, Tuning
+
+
+def check(specs: Iterable[Spec], data: Path | None, device: str) -> None:
+    """Raise for names and settings that are not known, for a folder or a device that is not there.
+
+    Whether the data are whole shows when they are read.
+    """
+    specs = list(specs)
+    for spec in specs:
+        if isinstance(spec, Training | Tuning):
+            zoo.architecture(spec.architecture)
+        elif isinstance(spec, Assault):
+            attacks.get(spec.attack)(**dict(spec.settings))
+    needed = datasets.needed(specs)
+    stored = [name for name in needed if name == datasets.E2E or zoo.source(name).folders]
+    if stored and data is None:
+        raise ParameterError(f"{', '.join(stored)}: read from a folder: name it with --data DIR")
+    if data is not None and not data.is_dir():
+        raise ParameterError(f"--data {data} is not a folder")
+    if device == CUDA:
+        device_for("0", device)
