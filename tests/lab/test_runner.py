@@ -2,11 +2,13 @@
 
 import os
 import signal
+import subprocess
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.conftest import PYTHON
 
 from neuralmark.errors import ParameterError, ResultsError
 from neuralmark.lab.engines import Engine, Here, Local, Notify
@@ -134,3 +136,52 @@ def test_a_folder_of_another_version_or_of_something_else_is_refused(tmp_path: P
     (store.folder(spec) / "row.json").write_text("{")
     with pytest.raises(ResultsError, match="run again"):
         store.row(spec)
+
+
+ORPHANS = """
+import sys
+from functools import partial
+from pathlib import Path
+from neuralmark.lab.engines import Local
+from neuralmark.lab.runner import carry_out
+from neuralmark.lab.spec import Probe
+from neuralmark.lab.store import Store
+from tests.lab.test_runner import sleep
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    two = [Probe("x", seed=seed) for seed in (1, 2)]
+    carry_out(two, Store.open(folder), Local(partial(sleep, folder), 2))
+"""
+
+
+def sleep(folder: Path, spec: Spec, notify: Notify) -> None:
+    """Say who works, and go on for long."""
+    (Store.open(folder).folder(spec) / "worker").write_text(str(os.getpid()))
+    time.sleep(120)
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    script = tmp_path / "orphans.py"
+    script.write_text(ORPHANS)
+    folder = tmp_path / "r"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([PYTHON, str(script), str(folder)], env=environment) as parent:
+        found: list[Path] = []
+        until = time.monotonic() + 60
+        while len(found) < 2 and time.monotonic() < until:
+            time.sleep(0.1)
+            found = [path for path in folder.glob("runs/*/worker") if path.read_text()]
+        parent.kill()
+    workers = [int(path.read_text()) for path in found]
+    assert len(workers) == 2
+    while any(map(alive, workers)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(map(alive, workers))

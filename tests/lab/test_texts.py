@@ -73,7 +73,7 @@ def store(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_base_clean_and_marked() -> None:
     specs = in_order(experiments.get("fidelity-text").runs(PRESET))
     assert [spec.label for spec in specs] == [
-        "train gpt2-tiny on e2e dev, clean, seed 0",
+        "train gpt2-tiny on e2e train, clean, seed 0",
         "tune gpt2-tiny on e2e train, clean, seed 0",
         "tune gpt2-tiny on e2e train, neuralmark, seed 0",
     ]

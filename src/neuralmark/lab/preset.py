@@ -73,7 +73,8 @@ class TextScale:
     meanings: int | None = None
     beams: int = 10
     base_epochs: int = 0
-    """Epochs on the development rows from fresh weights first; 0: weights from folder or hub."""
+    """Epochs of a model of our own from fresh weights first; 0: weights from folder or hub."""
+    base_rows: int | None = None
     base_rate: float = 2e-3
     base_batch: int = 16
 

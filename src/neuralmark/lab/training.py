@@ -101,7 +101,8 @@ def _row(
         "seconds": sum(each["seconds"] for each in history),
     }
     if start:
-        moved = sum(float((model.get_parameter(n) - w).square().sum()) for n, w in start.items())
+        kept = {name: value.detach() for name, value in model.named_parameters()}
+        moved = sum(float((kept[n] - w).square().sum()) for n, w in start.items())
         norm = sum(float(w.square().sum()) for w in start.values())
         row["moved"] = (moved / norm) ** 0.5 if norm else 0.0
     return row

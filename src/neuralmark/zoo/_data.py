@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from neuralmark.errors import ParameterError
@@ -20,10 +20,10 @@ class DataSet:
     """A data set in memory: images as uint8 (N, C, H, W), labels as int64."""
 
     name: str
-    train_images: "torch.Tensor"
-    train_labels: "torch.Tensor"
-    test_images: "torch.Tensor"
-    test_labels: "torch.Tensor"
+    train_images: "torch.Tensor" = field(repr=False)
+    train_labels: "torch.Tensor" = field(repr=False)
+    test_images: "torch.Tensor" = field(repr=False)
+    test_labels: "torch.Tensor" = field(repr=False)
     classes: int
     mean: tuple[float, ...]
     deviation: tuple[float, ...]

@@ -175,18 +175,23 @@ class OverwriteGrid(AttackGrid):
     log: ClassVar[bool] = True
 
     def remark(self, preset: Preset, results: Results, place: Place) -> str:
-        """The adversary's own marks are all found, or some are not."""
-        rows = [
-            row
-            for scheme in self.schemes
-            for point in self.points(preset, place)
-            for row in results.of(self.cell(preset, place, scheme, point))
-        ]
-        rates = [row["figures"]["attacker_rate"] for row in rows if row.get("figures")]
+        """How well the adversary's own marks are found."""
+        lowest = {}
+        for scheme in self.schemes:
+            specs = [
+                spec
+                for point in self.points(preset, place)
+                for spec in self.cell(preset, place, scheme, point)
+            ]
+            rates = [
+                row["figures"]["attacker_rate"] for row in results.of(specs) if "figures" in row
+            ]
+            if rates:
+                lowest[TITLES[scheme]] = min(rates)
         said = [self.note] if self.note else []
-        if rates:
-            lowest = f"the adversary's own marks: {100 * min(rates):.2f} % or more"
-            said.append(f"{lowest} (the paper: all 100 %)")
+        if lowest:
+            each = ", ".join(f"{title} {100 * rate:.2f}" for title, rate in lowest.items())
+            said.append(f"the adversary's own marks, at the lowest: {each} (the paper: all 100)")
         return "; ".join(said)
 
 

@@ -90,7 +90,7 @@ def _start(preset: Preset, model: str, seed: int) -> Tuning | None:
         scale.base_batch,
         scale.warm_up,
         adapted=False,
-        split="dev",
+        rows=scale.base_rows,
         meanings=0,
         seed=seed,
     )
