@@ -23,8 +23,8 @@ from neuralmark.errors import ParameterError
 if TYPE_CHECKING:
     import torch
 
+    from neuralmark.bookmark import Bookmark
     from neuralmark.keyfile import Key
-    from neuralmark.training.bookmark import Bookmark
 
 Array = npt.NDArray[np.float32]
 Weights = Mapping[str, Array]

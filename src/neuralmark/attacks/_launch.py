@@ -29,6 +29,7 @@ from neuralmark.attacks._subject import (
     subject_of,
 )
 from neuralmark.attempts import claimed
+from neuralmark.bookmark import Bookmark
 from neuralmark.core.key import Placement
 from neuralmark.errors import (
     AttackError,
@@ -43,7 +44,6 @@ from neuralmark.errors import (
 from neuralmark.keyfile import Key
 from neuralmark.reading import Progress, Suspect
 from neuralmark.records import UNPROVABLE, UNPROVEN, Claim, Verdict
-from neuralmark.training.bookmark import Bookmark
 from neuralmark.verification import best_finding, examine, judge
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from neuralmark.attacks._base import Data, Scene
 from neuralmark.attacks._subject import FAILURES
+from neuralmark.bookmark import Stage
 from neuralmark.errors import AttackError, DataMismatchError, MissingExtraError
-from neuralmark.training.bookmark import Stage
 
 if TYPE_CHECKING:
     import torch

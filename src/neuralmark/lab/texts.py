@@ -5,13 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from neuralmark import files, zoo
+from neuralmark import bookmark, files, zoo
 from neuralmark.errors import MissingDataSetError
 from neuralmark.lab.keys import key_for
 from neuralmark.lab.spec import Tuning
 from neuralmark.lab.store import Row, Store
 from neuralmark.text import e2e, generation, gpt2, tuning
-from neuralmark.training import bookmark
 from neuralmark.zoo.models._gpt2 import GPT2
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neuralmark import bookmark
 from neuralmark.records import Claim
-from neuralmark.training import bookmark
 
 if TYPE_CHECKING:
     import torch

@@ -8,11 +8,11 @@ from neuralmark.zoo.models._gpt2 import GPT2
 
 @dataclass(frozen=True)
 class GPT2Tiny(GPT2):
-    """4 blocks, 128 wide, 2,000 tokens of its own; its c_attn holds a key of six rounds."""
+    """4 blocks, 128 wide, 2,000 tokens of its own; its c_attn holds a key of five rounds."""
 
     name = "gpt2-tiny"
     title = "tiny GPT-2"
-    parameters = Parameters(rounds=6)
+    parameters = Parameters(rounds=5)
     input_size = (256,)
     width = 128
     depth = 4
