@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import call
+from tests.conftest import call, on_terminal
 
 from neuralmark.errors import ParameterError
 from neuralmark.lab import experiments
@@ -194,9 +194,15 @@ def test_the_commands_on_the_quickest_experiments(tmp_path: Path) -> None:
     assert [run["finished"] for run in shown.json["runs"]] == [False] * 3
     done = call("lab", "run", "overlap", "convergence", *common, "--json")
     assert done.code == 0, done
-    assert done.json == {"done": 5, "failed": [], "results": str(results)}
+    assert done.json == {"done": 5, "before": 0, "failed": [], "results": str(results)}
     shown = call("lab", "show", "overlap", *common, "--json")
     assert [run["finished"] for run in shown.json["runs"]] == [True] * 3
+    again = call("lab", "run", "overlap", *common)
+    assert (again.code, again.out) == (0, "")
+    assert again.err.splitlines() == [
+        "neuralmark: finished before: 3",
+        f"neuralmark: 3 runs are finished in {results}",
+    ]
     made_ = call("lab", "report", *common, "-o", str(report), "--json")
     assert made_.code == 0, made_
     page = (report / "index.html").read_text()
@@ -230,3 +236,12 @@ def test_a_third_party_experiment_is_found_through_its_entry_point(
     assert experiments.get("acme").name == "acme"
     listed = call("lab", "list", "--preset", "smoke", "--json")
     assert "acme" in {each["name"] for each in listed.json["experiments"]}
+
+
+def test_on_a_terminal_a_table_lives(tmp_path: Path) -> None:
+    given = ("lab", "run", "overlap", "cost", "--preset", "smoke", "--results", tmp_path / "r")
+    code, screen = on_terminal(*given)
+    assert code == 0, screen
+    assert "waiting; about" in screen
+    assert "overlap: keys 5" in screen
+    assert "10 runs are finished in" in " ".join(screen.split())

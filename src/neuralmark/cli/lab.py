@@ -33,8 +33,6 @@ results_option = click.option(
     show_default=True,
     help="Folder for runs and rows.",
 )
-
-
 data_option = click.option("--data", type=options.PATH, help="Folder with the data sets.")
 download_option = click.option(
     "--download", is_flag=True, help="Fetch data sets that are missing into --data first."
@@ -228,9 +226,9 @@ def run(
     from neuralmark.errors import ParameterError
     from neuralmark.lab import datasets
     from neuralmark.lab.checks import check
-    from neuralmark.lab.preset import load_preset
-    from neuralmark.lab.runner import DONE, carry_out
-    from neuralmark.lab.spec import in_order
+    from neuralmark.lab.preset import core_seconds, load_preset
+    from neuralmark.lab.runner import DONE, RUNNING, WAITING, carry_out
+    from neuralmark.lab.spec import identity, in_order
     from neuralmark.lab.store import Store
     from neuralmark.lab.work import Bench
 
@@ -245,7 +243,14 @@ def run(
         _fetch(datasets.needed(specs), data)
     check(specs, data, device)
     store = Store.open(results)
-    with _live(as_json) as watch:
+    before = {identity(spec) for spec in specs if store.row(spec) is not None}
+
+    def left(board: "Board") -> str:
+        waiting = [each.spec for each in board.runs.values() if each.state in (WAITING, RUNNING)]
+        seconds = core_seconds(scale, waiting)
+        return "" if seconds is None else f"; about {_spell(seconds / jobs)} left"
+
+    with _live(as_json, before, left) as watch:
         where = None if data is None else data.resolve()
         bench = Bench(store, where, device)
         board = carry_out(specs, store, _engine(engine, bench, jobs), watch)
@@ -254,7 +259,10 @@ def run(
         output.as_json(
             {
                 "done": board.count(DONE),
-                "failed": [{"run": f.spec.label, "why": f.why} for f in failures],
+                "before": len(before),
+                "failed": [
+                    {"run": identity(f.spec), "what": f.spec.label, "why": f.why} for f in failures
+                ],
                 "results": str(results),
             }
         )
@@ -298,9 +306,13 @@ def _engine(name: str, bench: "Bench", jobs: int) -> Any:
 
 
 @contextmanager
-def _live(quiet: bool) -> "Iterator[Callable[[Board], None]]":
-    """A live table of what runs, is done, remains; a line a run in a pipe."""
-    seen: set[str] = set()
+def _live(
+    quiet: bool, before: set[str], left: "Callable[[Board], str]"
+) -> "Iterator[Callable[[Board], None]]":
+    """A live table of what runs, is done, remains; in a pipe a line for each run that ends."""
+    seen = set(before)
+    if before and not quiet:
+        output.note(f"finished before: {len(before)}")
 
     def say(board: "Board") -> None:
         for name, progress in board.runs.items():
@@ -316,10 +328,10 @@ def _live(quiet: bool) -> "Iterator[Callable[[Board], None]]":
     from rich.live import Live
 
     with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
-        yield lambda board: live.update(_table(board))
+        yield lambda board: live.update(_table(board, left(board)))
 
 
-def _table(board: "Board") -> Any:
+def _table(board: "Board", left: str) -> Any:
     from rich.table import Table
 
     counts = ", ".join(
@@ -327,7 +339,7 @@ def _table(board: "Board") -> Any:
         for state in ("done", "running", "waiting", "failed", "skipped")
         if board.count(state)
     )
-    table = Table(title=counts, box=None, title_justify="left")
+    table = Table(title=counts + left, box=None, title_justify="left")
     table.add_column("run")
     table.add_column("progress", justify="right")
     for progress in board.runs.values():
