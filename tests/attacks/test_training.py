@@ -316,3 +316,19 @@ def test_where_nothing_can_be_kept_is_said_at_once(tmp_path: Path) -> None:
         with pytest.raises(OutputError, match=why):
             launch(SHORT, normed(), data=data(), progress=watch, keep=keep)
         assert watch.steps == []
+
+
+@pytest.mark.parametrize(
+    "attack", [Finetune(rate=100.0, epochs=40), Overwrite(weight=1e30, rate=100.0, epochs=40)]
+)
+def test_a_model_driven_to_nan_carries_nothing(
+    marked: tuple[nn.Sequential, Key, Claim], attack: Any
+) -> None:
+    """The attacker broke it: a result, not an error."""
+    result = attacked(marked, attack, data())
+    assert (result.after, result.survived) == (None, False)
+    assert "NaN" in result.unreadable
+    assert result.to_dict()["change"] is None
+    assert result.accuracy_after is not None
+    assert result.accuracy_after < 0.5
+    assert not result.figures

@@ -62,7 +62,7 @@ def test_counts_and_core_time_of_an_experiment() -> None:
     assert (found.done, found.runs, found.seconds) == (4, 15, 240.0)
     text = markdown(SMOKE, [], [found])
     assert "4 of 15 runs of its own, 4 min 00 s of core time" in text
-    assert "`neuralmark lab run pruning --preset smoke --data DIR`" in text
+    assert "`neuralmark lab run pruning --preset smoke`" in text
 
 
 def test_rows_of_other_scales_are_not_counted() -> None:
@@ -82,7 +82,7 @@ def test_what_was_not_run_is_listed_with_its_command() -> None:
     missing, without = after.split("## Without runs at this scale")
     assert "lab run overlap " in before
     assert "lab run overlap " not in missing
-    assert "neuralmark lab run forging --preset smoke --data DIR" in missing
+    assert "neuralmark lab run forging --preset smoke" in missing
     assert "fidelity-architectures" in without
     assert "fidelity-architectures" not in missing
 
@@ -112,7 +112,7 @@ def test_a_preset_of_ones_own_is_named_by_its_file() -> None:
     from dataclasses import replace
 
     said = command(experiments.get("cost"), replace(SMOKE, name="mine"))
-    assert said == "neuralmark lab run cost --preset mine.toml --data DIR"
+    assert said == "neuralmark lab run cost --preset mine.toml"
 
 
 def test_durations() -> None:
@@ -168,3 +168,11 @@ def test_the_boundary_and_the_logarithmic_axis_change_the_drawing() -> None:
     assert len(set(pictures)) == 4
     assert "88.67 %" in pictures[1]
     assert "88.67 %" not in pictures[0]
+
+
+def test_the_command_names_a_folder_where_data_are_needed() -> None:
+    cpu = load_preset("cpu")
+    said = "neuralmark lab run {} --preset cpu"
+    assert command(experiments.get("overlap"), cpu) == said.format("overlap")
+    for name in ("pruning", "fidelity-text"):
+        assert command(experiments.get(name), cpu) == said.format(name) + " --data DIR"

@@ -35,6 +35,7 @@ from neuralmark.errors import (
     AttackError,
     MissingDataError,
     NoMarkError,
+    NonFiniteError,
     OutputError,
     ParameterError,
     TooFewCarriersError,
@@ -324,7 +325,7 @@ def _judged(
         attempts = claimed(suspect.tensors(), before.placement)
         finding = best_finding(suspect, key, attempts)
         return judge(finding, suspect, key, max(len(attempts), before.trials)), ""
-    except UNREADABLE as error:
+    except (*UNREADABLE, NonFiniteError) as error:  # an attack may drive a model to NaN
         return None, str(error)
 
 

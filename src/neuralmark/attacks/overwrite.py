@@ -5,6 +5,7 @@ The attacker knows the scheme, its parameters and the layer, not the key. He tra
 single round of the filter, which touches the most weights.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from neuralmark.attacks._base import Attack, Outcome, Scene, option
 from neuralmark.attacks._forging import drawn
 from neuralmark.attacks._training import CLASSIFIERS, Course, fit, ready
 from neuralmark.core.key import Parameters
-from neuralmark.errors import AttackError
+from neuralmark.errors import AttackError, NonFiniteError
 
 MODES = ("gradient", "projection")
 
@@ -80,7 +81,7 @@ class Overwrite(Attack):
 
         course = Course(self.rate, self.epochs, self.batch)
         steps = fit(model, data, course, model.parameters(), scene, begin)
-        rates = [mark.rate for mark in marks]
+        rates = _rates(marks)
         for mark in marks:
             mark.detach()
         return Outcome(
@@ -88,8 +89,16 @@ class Overwrite(Attack):
             key=keys[0],
             placement=marks[0].placement,
             steps=steps,
-            figures={"attacker_rate": sum(rates) / len(rates)},
+            figures={"attacker_rate": sum(rates) / len(rates)} if rates else {},
         )
+
+
+def _rates(marks: Sequence[Any]) -> list[float]:
+    """How well the attacker's own marks are read; nothing where he drove the model to NaN."""
+    try:
+        return [mark.rate for mark in marks]
+    except NonFiniteError:
+        return []
 
 
 def own_parameters(scene: Scene, attack: Any) -> Parameters:

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from neuralmark import files
+from neuralmark import files, zoo
 from neuralmark.core.bound import boundary
 from neuralmark.lab import experiments
+from neuralmark.lab.datasets import E2E, needed
 from neuralmark.lab.experiments._base import Cell, Experiment, Figure, Results, Table
 from neuralmark.lab.preset import Preset, preset_names
 from neuralmark.lab.spec import Spec, identity, in_order
@@ -186,14 +187,12 @@ def agreement(parts: Sequence[Part]) -> str:
 
 def _boundary(preset: Preset) -> str:
     """Which rate proves a mark at this scale."""
-    from neuralmark import zoo
-
     bits = dict(preset.key).get("bits", zoo.architecture(preset.training.main).parameters.bits)
-    needed = boundary(int(bits))
-    if needed is None:
+    least = boundary(int(bits))
+    if least is None:
         return f"{bits} bits prove nothing, however many match."
     return (
-        f"That takes {100 * needed / int(bits):.2f} % of {bits} bits; other lengths have boundaries"
+        f"That takes {100 * least / int(bits):.2f} % of {bits} bits; other lengths have boundaries"
         " of their own, and 128 bits or fewer prove nothing, however many match."
     )
 
@@ -216,7 +215,9 @@ def duration(seconds: float) -> str:
 def command(experiment: Experiment, preset: Preset) -> str:
     """What makes an experiment's rows."""
     scale = preset.name if preset.name in preset_names() else f"{preset.name}.toml"
-    return f"neuralmark lab run {experiment.name} --preset {scale} --data DIR"
+    wanted = needed(experiment.runs(preset))
+    stored = any(name == E2E or zoo.source(name).folders for name in wanted)
+    return f"neuralmark lab run {experiment.name} --preset {scale}{' --data DIR' if stored else ''}"
 
 
 def counts(each: Part) -> str:

@@ -183,9 +183,8 @@ class OverwriteGrid(AttackGrid):
                 for point in self.points(preset, place)
                 for spec in self.cell(preset, place, scheme, point)
             ]
-            rates = [
-                row["figures"]["attacker_rate"] for row in results.of(specs) if "figures" in row
-            ]
+            figures = [row.get("figures", {}) for row in results.of(specs)]
+            rates = [each["attacker_rate"] for each in figures if "attacker_rate" in each]
             if rates:
                 lowest[TITLES[scheme]] = min(rates)
         said = [self.note] if self.note else []
