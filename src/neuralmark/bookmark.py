@@ -29,7 +29,7 @@ def write(path: Path, state: State) -> None:
 
     content = io.BytesIO()  # torch.save hides why a disk refused
     torch.save({**state, "digest": digest(state)}, content)
-    beside = path.with_name(f"{path.name}.part")
+    beside = files.beside(path, "nmtmp")
     with files.writing(path):
         try:
             beside.write_bytes(content.getbuffer())

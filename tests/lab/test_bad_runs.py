@@ -12,11 +12,12 @@ import neuralmark.lab
 from neuralmark.errors import ResultsError
 from neuralmark.lab import experiments
 from neuralmark.lab.checks import check
-from neuralmark.lab.engines import OUT_OF_MEMORY, Here, Notify
+from neuralmark.lab.engines import OUT_OF_MEMORY, Here, Local, Notify
 from neuralmark.lab.preset import core_seconds, load_preset, preset_names
 from neuralmark.lab.runner import FAILED, carry_out
-from neuralmark.lab.spec import Assault, Marking, Probe, Spec, Training, settings
+from neuralmark.lab.spec import Assault, Marking, Probe, Spec, Training, identity, settings
 from neuralmark.lab.store import Store
+from neuralmark.lab.work import _distribution
 
 PRESETS = Path(neuralmark.lab.__file__).parent / "presets"
 SMOKE = ("--preset", "smoke")
@@ -221,3 +222,58 @@ def test_what_diverges_leaves_a_row(tmp_path: Path) -> None:
     row = store.row(spec)
     assert row is not None
     assert (row["history"], row["x"]) == ([{"loss": None}], [None])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("weights = [1, 1000]", "weights = []", "weights in [sweeps] of the preset mine is empty"),
+        ("rounds = [1, 2]", "rounds = [1, 1]", "holds a value twice: [1, 1]"),
+        ("seeds = [0]", "seeds = [0, 0]", "seeds in [training] of the preset mine holds a value"),
+        ("[seconds]", "[key]\nbit = 160\n[seconds]", "'bit' in [key]; did you mean 'bits'?"),
+        ("[training]", "key = 3\n[training]", "[key] of the preset mine must be a table, not 3"),
+        ("[attack]", "[training.options]\nfoo = 1\n[attack]", "digits has no option 'foo'"),
+        ('main = "digits"', 'main = "gpt2-tiny"', "gpt2-tiny is for texts"),
+    ],
+)
+def test_presets_that_would_fail_later(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = (PRESETS / "smoke.toml").read_text()
+    assert old in text
+    (tmp_path / "mine.toml").write_text(text.replace(old, new, 1))
+    given = ("--preset", tmp_path / "mine.toml", "--results", tmp_path / "r")
+    assert message in call("lab", "run", "convergence", *given).failed(2, "ParameterError")
+
+
+def test_one_is_one(tmp_path: Path) -> None:
+    """Whole numbers where any number is asked for give the same runs."""
+    text = (PRESETS / "smoke.toml").read_text()
+    changed = text.replace("strength = 10.0", "strength = 10")
+    changed = changed.replace("weights = [1, ", "weights = [1.0, ")
+    assert changed != text
+    (tmp_path / "mine.toml").write_text(changed)
+    for name in ("modes", "overwrite-lambda"):
+        ours, theirs = (
+            [identity(spec) for spec in experiments.get(name).runs(load_preset(preset))]
+            for preset in ("smoke", str(tmp_path / "mine.toml"))
+        )
+        assert ours == theirs
+
+
+def broken(spec: Spec, notify: Notify) -> None:
+    """Fail as CUDA does, which is no lack of memory."""
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_cuda_error_is_told_and_its_worker_replaced(tmp_path: Path) -> None:
+    specs: list[Spec] = [Probe("overlap", seed=seed) for seed in (1, 2)]
+    board = carry_out(specs, Store.open(tmp_path / "r"), Local(broken, 1))
+    for run in board.runs.values():
+        assert run.state == FAILED
+        assert "illegal memory access" in run.why
+
+
+def test_a_diverged_training_leaves_no_distribution() -> None:
+    model = torch.nn.Linear(30, 40)
+    with torch.no_grad():
+        model.weight[0, 0] = float("nan")
+    assert _distribution(model, ("weight",)) is None

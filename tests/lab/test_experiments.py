@@ -1,6 +1,7 @@
 """Every experiment that is found: its runs, and what its rows become."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from tests.conftest import call, on_terminal
 from neuralmark.errors import ParameterError
 from neuralmark.lab import experiments
 from neuralmark.lab.experiments._base import Cell, Results, Table
+from neuralmark.lab.experiments._grid import AttackGrid, filled
 from neuralmark.lab.preset import load_preset, preset_names
 from neuralmark.lab.spec import Spec, from_dict, identity, in_order, to_dict
-from neuralmark.lab.store import Store
+from neuralmark.lab.store import Row, Store
 from neuralmark.reports.lab import Part, html_table, made, markdown
 from neuralmark.reports.latex import latex
 from neuralmark.reports.plots import drawn
@@ -245,3 +247,22 @@ def test_on_a_terminal_a_table_lives(tmp_path: Path) -> None:
     assert "waiting; about" in screen
     assert "overlap: keys 5" in screen
     assert "10 runs are finished in" in " ".join(screen.split())
+
+
+def test_runs_that_broke_the_model_are_counted() -> None:
+    """A mark that cannot be read did not survive; the mean must not hide it."""
+    preset = replace(
+        load_preset("cpu"), training=replace(load_preset("cpu").training, seeds=(0, 1))
+    )
+    experiment = experiments.get("overwrite-lambda")
+    assert isinstance(experiment, AttackGrid)
+    place = experiment.places(preset)[0]
+    specs = experiment.cell(preset, place, "neuralmark", 1)
+    rows: list[Row] = [
+        {"run": identity(specs[0]), "rate": 1.0, "accuracy": 0.5, "unreadable": ""},
+        {"run": identity(specs[1]), "rate": None, "accuracy": 0.1, "unreadable": "NaN"},
+    ]
+    cell = filled(Results(rows), specs, (93.65, 100.0))
+    assert cell.ours == "30.00 ± 28.28 (100.00; 1 of 2 unreadable)"
+    assert cell.contradicts
+    assert not filled(Results(rows[:1]), specs, (93.65, 100.0)).contradicts

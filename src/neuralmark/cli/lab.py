@@ -12,7 +12,7 @@ import click
 
 from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
-from neuralmark.lab.devices import AUTO, DEVICES
+from neuralmark.lab.devices import AUTO, CPU, DEVICES
 
 if TYPE_CHECKING:
     from neuralmark.lab.preset import Preset
@@ -241,7 +241,7 @@ def run(
     specs = in_order(specs)
     if download:
         _fetch(datasets.needed(specs), data)
-    check(specs, data, device)
+    check(specs, data, device if engine == "local" else AUTO)  # Ray's machines have their own
     store = Store.open(results)
     before = {identity(spec) for spec in specs if store.row(spec) is not None}
 
@@ -302,7 +302,9 @@ def _engine(name: str, bench: "Bench", jobs: int) -> Any:
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")  # one thread a run: the runs share the cores
     perform = performer(bench)
-    return Ray(perform, jobs) if name == "ray" else Local(perform, jobs)
+    if name == "ray":
+        return Ray(perform, jobs, gpus=bench.device != CPU)
+    return Local(perform, jobs)
 
 
 @contextmanager

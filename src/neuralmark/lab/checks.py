@@ -1,10 +1,12 @@
 """What can be known to fail before a run is begun."""
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from neuralmark import attacks, zoo
-from neuralmark.errors import ParameterError
+from neuralmark.errors import MissingExtraError, ParameterError
 from neuralmark.lab import datasets
 from neuralmark.lab.devices import CUDA, device_for
 from neuralmark.lab.spec import Assault, Spec, Training, Tuning
@@ -17,8 +19,10 @@ def check(specs: Iterable[Spec], data: Path | None, device: str) -> None:
     """
     specs = list(specs)
     for spec in specs:
-        if isinstance(spec, Training | Tuning):
-            zoo.architecture(spec.architecture)
+        if isinstance(spec, Training):
+            _require_kind(spec.architecture, dict(spec.options), "image")
+        elif isinstance(spec, Tuning):
+            _require_kind(spec.architecture, {}, "text")
         elif isinstance(spec, Assault):
             attacks.get(spec.attack)(**dict(spec.settings))
     needed = datasets.needed(specs)
@@ -27,5 +31,13 @@ def check(specs: Iterable[Spec], data: Path | None, device: str) -> None:
         raise ParameterError(f"{', '.join(stored)}: read from a folder: name it with --data DIR")
     if data is not None and not data.is_dir():
         raise ParameterError(f"--data {data} is not a folder")
+    if find_spec("torch") is None:
+        raise MissingExtraError("runs need torch: pip install 'neuralmark[lab]'")
     if device == CUDA:
         device_for("0", device)
+
+
+def _require_kind(name: str, options: dict[str, Any], kind: str) -> None:
+    found = zoo.architecture(name, options).kind
+    if found != kind:
+        raise ParameterError(f"{name} is for {found}s: it cannot be trained on {kind}s")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from neuralmark import zoo
@@ -61,7 +62,8 @@ def _images(name: str, folder: Path | None) -> Found:
     source = zoo.source(name)
     root = None if folder is None else source.find(folder)
     if not source.folders:
-        return Found(name, COMPLETE, "comes with scikit-learn")
+        state = COMPLETE if find_spec("sklearn") is not None else MISSING
+        return Found(name, state, "comes with scikit-learn (pip install 'neuralmark[lab]')")
     if root is None:
         home = "" if source.archive is None else source.archive.url
         return Found(name, MISSING, f"{source.layout}; from {home}")

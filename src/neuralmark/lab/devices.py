@@ -14,7 +14,8 @@ DEVICES = (AUTO, CPU, CUDA)
 def device_for(run: str, wanted: str) -> "torch.device":
     """The device of a run; where there are several GPUs, the run's name says which.
 
-    On a GPU cuDNN is held to deterministic kernels, so that a run gives the same numbers again.
+    On a GPU cuDNN is held to deterministic kernels; others (attention) may still differ a little
+    from one time to the next.
     """
     import torch
 

@@ -177,7 +177,10 @@ def _serve(pipe: Any, perform: Perform) -> None:
             spec = from_dict(pipe.recv())
         except (EOFError, OSError):
             return
-        pipe.send(_carried_out(perform, spec, _reporter(identity(spec), pipe.send)))
+        ended = _carried_out(perform, spec, _reporter(identity(spec), pipe.send))
+        pipe.send(ended)
+        if _BROKEN in ended.why:
+            return
 
 
 def _die_with_parent() -> None:
@@ -211,7 +214,7 @@ def _carried_out(perform: Perform, spec: Spec, notify: Notify) -> Event:
     except MemoryError:
         return Event(run, "failed", why=OUT_OF_MEMORY)
     except Exception as error:
-        if "memory" in str(error).lower():
+        if any(words in str(error).lower() for words in _NO_MEMORY):
             return Event(run, "failed", why=OUT_OF_MEMORY)
         where = traceback.extract_tb(error.__traceback__)[-1]
         why = f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})"
@@ -219,6 +222,9 @@ def _carried_out(perform: Perform, spec: Spec, notify: Notify) -> Event:
     return Event(run, "done")
 
 
+_NO_MEMORY = ("out of memory", "not enough memory", "allocate memory")
+_BROKEN = "CUDA error"
+"""A process that has seen one of these computes no more."""
 OUT_OF_MEMORY = "out of memory: lower `batch` (or `images`) in the preset, or run fewer jobs"
 
 
@@ -231,8 +237,8 @@ def _cause(code: int | None) -> str:
 class Ray(Engine):
     """A Ray cluster; the results' folder must be one that all its machines see."""
 
-    def __init__(self, perform: Perform, jobs: int | None) -> None:
-        """Joins the cluster that RAY_ADDRESS names, or starts one here."""
+    def __init__(self, perform: Perform, jobs: int | None, *, gpus: bool = True) -> None:
+        """Joins the cluster that RAY_ADDRESS names, or starts one here; a GPU a run, if wanted."""
         try:
             import ray
         except ImportError:
@@ -245,12 +251,8 @@ class Ray(Engine):
             cores = None if os.environ.get("RAY_ADDRESS") else jobs  # a cluster has its own
             ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False)
         self._jobs = jobs or int(self._ray.cluster_resources().get("CPU", 1))
-        gpus = (
-            1 if self._ray.cluster_resources().get("GPU") else 0
-        )  # one a run, where there are any
-        remote = ray.remote(
-            num_cpus=1, num_gpus=gpus, max_retries=TRIES - 1, retry_exceptions=False
-        )
+        one = 1 if gpus and self._ray.cluster_resources().get("GPU") else 0
+        remote = ray.remote(num_cpus=1, num_gpus=one, max_retries=TRIES - 1, retry_exceptions=False)
         self._call = remote(_carry_out_remotely)
         self._perform = perform
         self._running: dict[Any, str] = {}

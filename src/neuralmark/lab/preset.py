@@ -141,16 +141,20 @@ def parse(name: str, data: dict[str, Any]) -> Preset:
         if not isinstance(given, dict):
             raise ParameterError(f"the preset {name} has no table [{part}]")
         parts[part] = _table(name, part, given, cls)
-    scale = parts["training"]
-    for key in ("architectures", "datasets", "directions", "seeds"):
-        if not getattr(scale, key):
-            raise ParameterError(f"{key} in [training] of the preset {name} is empty")
+    for part, keys in (
+        ("training", ("architectures", "datasets", "directions", "seeds")),
+        ("sweeps", [each.name for each in fields(Sweeps)]),
+    ):
+        for key in keys:
+            _several(f"{key} in [{part}] of the preset {name}", getattr(parts[part], key))
     if shares := [share for share in parts["sweeps"].pruned if share >= 1]:
         raise ParameterError(f"pruned in [sweeps] of the preset {name}: not below 1: {shares}")
     parts["text"] = _table(name, "text", data.get("text", {}), TextScale)
     for part, kind in (("key", int), ("seconds", float)):
+        _fits(f"[{part}] of the preset {name}", Settings, data.get(part, {}), least=True)
         for setting, value in data.get(part, {}).items():
             _fits(f"{setting} in [{part}] of the preset {name}", kind, value, least=True)
+    _check(name, "key", data.get("key", {}), {"bits", "pools", "rounds"})
     key, seconds = _frozen(data.get("key", {})), _frozen(data.get("seconds", {}))
     return Preset(name, str(data.get("about", "")), key=key, seconds=seconds, **parts)
 
@@ -167,11 +171,25 @@ def _table(name: str, part: str, given: dict[str, Any], cls: type[Any]) -> Any:
     for key, value in given.items():
         where = f"{key} in [{part}] of the preset {name}"
         _fits(where, kinds[key], value, least=key not in FROM_ZERO)
-    return cls(**{key: _frozen(value) for key, value in given.items()})
+    return cls(**{key: _typed(kinds[key], _frozen(value)) for key, value in given.items()})
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    """1 and 1.0 mean the same where a number is asked for, and must give the same run."""
+    if kind is float or float in get_args(kind):
+        return tuple(map(float, value)) if isinstance(value, tuple) else float(value)
+    return value
 
 
 FROM_ZERO = ("warm_up", "base_epochs", "meanings", "seeds", "overlap_rounds")
 """Numbers that may be 0; others are positive."""
+
+
+def _several(where: str, values: tuple[Any, ...]) -> None:
+    if not values:
+        raise ParameterError(f"{where} is empty")
+    if len(set(values)) < len(values):
+        raise ParameterError(f"{where} holds a value twice: {list(values)}")
 
 
 def _fits(where: str, kind: Any, value: Any, *, least: bool) -> None:

@@ -50,6 +50,10 @@ def overlap(settings: Settings, seed: int, device: "torch.device") -> Row:
     return {"shares": shares, "mean": float(np.mean(shares)), "carriers": int(owner.sum())}
 
 
+_OF_COST = ("architecture", "batch", "repeats", "scheme", "rounds")
+"""Settings of the measurement itself; the others are the architecture's."""
+
+
 def cost(settings: Settings, seed: int, device: "torch.device") -> Row:
     """Time of a training step with a scheme's mark, and of a clean one, taken in turn."""
     import torch
@@ -59,7 +63,7 @@ def cost(settings: Settings, seed: int, device: "torch.device") -> Row:
     from neuralmark.training.attach import attach
 
     torch.manual_seed(seed)
-    options = {"stride": settings["stride"]} if "stride" in settings else {}
+    options = {name: value for name, value in settings.items() if name not in _OF_COST}
     architecture = zoo.architecture(str(settings["architecture"]), options)
     model = architecture.build(classes=10).to(device)
     size = architecture.input_size

@@ -81,7 +81,8 @@ class Store:
         whole = {**_finite(row), "spec": to_dict(spec), "run": identity(spec)}
         text = json.dumps(whole, allow_nan=False)
         files.write_text(folder / "row.json", text + "\n", overwrite=True)
-        (folder / "state.pt").unlink(missing_ok=True)
+        for left in (folder / "state.pt", *folder.glob(".*.nmtmp.*")):  # of killed workers too
+            left.unlink(missing_ok=True)
 
     def rows(self) -> Iterator[Row]:
         """All results, in the order of their names."""

@@ -179,7 +179,7 @@ def _attached(spec: Training, tensors: tuple[str, ...]) -> Any:
 def _distribution(model: "torch.nn.Module", tensors: tuple[str, ...]) -> Row | None:
     """Counts of the marked tensors' weights between -4 and 4 deviations; LoRA products have none.
 
-    None where there is nothing to count.
+    None where there is nothing to count, or where the training diverged.
     """
     stored = [name for name in tensors if not name.endswith(LORA_DELTA)]
     if not stored:
@@ -187,6 +187,8 @@ def _distribution(model: "torch.nn.Module", tensors: tuple[str, ...]) -> Row | N
     values = np.concatenate(
         [model.get_parameter(name).detach().double().reshape(-1).cpu().numpy() for name in stored]
     )
+    if not np.isfinite(values).all():
+        return None
     deviation = float(values.std()) or 1.0
     counts, _ = np.histogram(values / deviation, np.linspace(-4, 4, BINS + 1))
     return {"counts": counts.tolist(), "deviation": deviation, "mean": float(values.mean())}

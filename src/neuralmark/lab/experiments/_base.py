@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from neuralmark.core.bound import boundary
 from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Assault, Marking, Spec, Training, Value, identity, settings
+from neuralmark.lab.spec import Assault, Marking, Spec, Training, Tuning, Value, identity, settings
 from neuralmark.lab.store import Row
 
 SCHEMES = ("clean", "neuralmark", "vanillamark", "greedymark", "votemark")
@@ -130,7 +130,9 @@ def marking(
     strength = preset.training.strength
     if scheme == "greedymark":
         strength = preset.training.greedy_strength
-    sizes: dict[str, Any] = dict(preset.key) if scheme == "neuralmark" else {}
+    sizes: dict[str, Any] = dict(preset.key)
+    if scheme != "neuralmark":  # the others have no pools and rounds of this kind
+        sizes = {name: size for name, size in sizes.items() if name == "bits"}
     return replace(Marking(scheme, strength=strength, **sizes), **(changes or {}))
 
 
@@ -214,7 +216,7 @@ def percent(values: Sequence[float], digits: int = 2) -> str:
     return f"{mean:.{digits}f} ± {spread:.{digits}f}"
 
 
-def least(spec: Training | Assault) -> float:
+def least(spec: Training | Tuning | Assault) -> float:
     """The detection rate that proves a run's mark; 1 for 128 bits or fewer, which prove nothing."""
     from neuralmark import zoo
 
@@ -225,7 +227,7 @@ def least(spec: Training | Assault) -> float:
     return 1.0 if needed is None else needed / bits
 
 
-def kept(specs: Sequence[Training | Assault], rates: Sequence[float]) -> bool:
+def kept(specs: Sequence[Training | Tuning | Assault], rates: Sequence[float]) -> bool:
     """Whether the mean rate of these runs proves their mark."""
     return sum(rates) / len(rates) >= least(specs[0]) - 1e-9
 

@@ -72,7 +72,7 @@ class AttackGrid(Experiment):
     def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
         """The attack of one cell, for one seed."""
 
-    def reference(self, place: Place, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: Place, point: float, scheme: str) -> Pair | None:
         """What the paper has in this cell."""
         return None
 
@@ -110,7 +110,7 @@ class AttackGrid(Experiment):
                                 results,
                                 self.cell(preset, place, scheme, point),
                                 scheme,
-                                self.reference(place, point, scheme),
+                                self.reference(preset, place, point, scheme),
                             )
                             for scheme in self.schemes
                         ),
@@ -230,12 +230,17 @@ def filled(results: Results, specs: Sequence[Assault], paper: Pair | None) -> Ce
     """Accuracy (rate), the paper's beside it; marked when one keeps the mark and the other not."""
     rates = results.values(specs, "rate")
     accuracies = results.values(specs, "accuracy")
-    ours = percent(accuracies) + (f" ({percent(rates)})" if rates else "")
+    rows = results.of(specs)
+    broken = sum(bool(row.get("unreadable")) for row in rows)
+    told = [percent(rates)] if rates else []
+    told += [f"{broken} of {len(rows)} unreadable"] if broken else []
+    ours = percent(accuracies) + (f" ({'; '.join(told)})" if told else "")
     if paper is None:
         return Cell(ours)
     accuracy, rate = paper
     theirs = "" if accuracy is None else f"{accuracy:.2f}"
     if rate is None:
         return Cell(ours, theirs)
-    against = bool(rates) and kept(specs, rates) != (rate / 100 >= BOUNDARY)
+    survives = bool(rates) and not broken and kept(specs, rates)
+    against = bool(told) and survives != (rate / 100 >= BOUNDARY)
     return Cell(ours, f"{theirs} ({rate:.2f})", contradicts=against)

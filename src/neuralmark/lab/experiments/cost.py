@@ -42,7 +42,7 @@ class Cost(Experiment):
             steps = f"{1000 * row['marked']:.1f} and {1000 * row['clean']:.1f}"
             rows.append((case, Cell(ratio, theirs), steps))
         note = (
-            "ours: a step over a clean one taken in turn with it, on one core, the median and the"
+            "ours: a step over a clean one taken in turn with it, the median and the"
             f" middle half of {REPEATS} pairs; the paper's: epochs on a GPU"
         )
         heads = ("scheme", "time over Clean", "ms of a step, marked and clean")

@@ -2,7 +2,15 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import TITLES, Cell, Experiment, Results, Table, percent
+from neuralmark.lab.experiments._base import (
+    TITLES,
+    Cell,
+    Experiment,
+    Results,
+    Table,
+    kept,
+    percent,
+)
 from neuralmark.lab.experiments._paper import TEXT
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Marking, Spec, Tuning
@@ -54,7 +62,9 @@ def _scores(preset: Preset, results: Results, model: str, scheme: str) -> list[C
         found = [row["scores"][score] / (1 if score in SHARES else 100) for row in rows]
         cells.append(Cell(percent(found), "" if theirs is None else f"{theirs[i]:.2f}"))
     rates = results.values(specs, "rate")
-    return [*cells, Cell(percent(rates), "100" if scheme != "clean" else "")]
+    if scheme == "clean":
+        return [*cells, "–"]
+    return [*cells, Cell(percent(rates), "100", contradicts=bool(rates) and not kept(specs, rates))]
 
 
 def _cell(preset: Preset, model: str, scheme: str) -> list[Tuning]:

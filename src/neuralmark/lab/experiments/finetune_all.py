@@ -30,7 +30,7 @@ class FinetuneAll(FinetuneGrid):
         main = place.architecture == preset.training.main
         return preset.sweeps.finetune_rates if main else (preset.attack.rate,)
 
-    def reference(self, place: Place, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: Place, point: float, scheme: str) -> Pair | None:
         """Both tables of F.2."""
         architecture = known(place.architecture)
         if architecture == RESNET and place.direction == DOWN:

@@ -21,7 +21,7 @@ class FinetuneMarked(FinetuneGrid):
         """The paper's one rate."""
         return (preset.attack.rate,)
 
-    def reference(self, place: Place, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: Place, point: float, scheme: str) -> Pair | None:
         """Table 6."""
         if point != RATE:
             return None

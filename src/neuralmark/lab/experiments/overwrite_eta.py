@@ -27,6 +27,6 @@ class OverwriteEta(OverwriteGrid):
         """At the owner's own strength."""
         return overwriting(preset, place.direction, scheme, seed, rate=point)
 
-    def reference(self, place: Place, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: Place, point: float, scheme: str) -> Pair | None:
         """Tables 5 and F.1."""
         return OVERWRITE_RATES.get(place.direction, {}).get(point, {}).get(scheme)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from neuralmark.lab.experiments._base import overwriting
 from neuralmark.lab.experiments._grid import OverwriteGrid, Place
-from neuralmark.lab.experiments._paper import OVERWRITE_WEIGHTS, Pair
+from neuralmark.lab.experiments._paper import OVERWRITE_WEIGHTS, RATE, Pair
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Assault
 
@@ -28,6 +28,8 @@ class OverwriteLambda(OverwriteGrid):
         """At the paper's learning rate."""
         return overwriting(preset, place.direction, scheme, seed, weight=point)
 
-    def reference(self, place: Place, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: Place, point: float, scheme: str) -> Pair | None:
         """Tables 5 and F.1."""
+        if preset.attack.rate != RATE:
+            return None
         return OVERWRITE_WEIGHTS.get(place.direction, {}).get(point, {}).get(scheme)

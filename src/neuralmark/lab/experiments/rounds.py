@@ -124,10 +124,11 @@ def _attacks(
 
     victims, usual = _models(preset, direction[0], rounds), preset.attack.rate
     tuned = {"scope": "all", **course(preset)}
+    weights = ROUNDS_WEIGHTS.get(direction, {}) if usual == RATE else {}
     attacks: dict[str, tuple[list[Assault], Pair | None]] = {
         f"overwrite λ={weight:g}": (
             over(weight=weight),
-            ROUNDS_WEIGHTS.get(direction, {}).get(weight, {}).get(rounds),
+            weights.get(weight, {}).get(rounds),
         )
         for weight in preset.sweeps.weights
     }
