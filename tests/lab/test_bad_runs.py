@@ -1,6 +1,8 @@
 """What may be wrong around a run: data, presets, disk, memory, folders of another version."""
 
 import json
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -259,17 +261,21 @@ def test_one_is_one(tmp_path: Path) -> None:
         assert ours == theirs
 
 
-def broken(spec: Spec, notify: Notify) -> None:
+def broken(folder: Path, spec: Spec, notify: Notify) -> None:
     """Fail as CUDA does, which is no lack of memory."""
+    (folder / f"{os.getpid()}").touch()
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
 def test_a_cuda_error_is_told_and_its_worker_replaced(tmp_path: Path) -> None:
     specs: list[Spec] = [Probe("overlap", seed=seed) for seed in (1, 2)]
-    board = carry_out(specs, Store.open(tmp_path / "r"), Local(broken, 1))
+    workers = tmp_path / "workers"
+    workers.mkdir()
+    board = carry_out(specs, Store.open(tmp_path / "r"), Local(partial(broken, workers), 1))
     for run in board.runs.values():
         assert run.state == FAILED
         assert "illegal memory access" in run.why
+    assert len(list(workers.iterdir())) == 2
 
 
 def test_a_diverged_training_leaves_no_distribution() -> None:

@@ -1,9 +1,6 @@
 """`neuralmark lab`: every table and figure of the paper as a command."""
 
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +9,12 @@ import click
 
 from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
+from neuralmark.cli._board import live, reasons
 from neuralmark.lab.devices import AUTO, CPU, DEVICES
 
 if TYPE_CHECKING:
     from neuralmark.lab.preset import Preset
-    from neuralmark.lab.runner import Board, Progress
+    from neuralmark.lab.runner import Board
     from neuralmark.lab.spec import Spec
     from neuralmark.lab.work import Bench
 
@@ -250,7 +248,7 @@ def run(
         seconds = core_seconds(scale, waiting)
         return "" if seconds is None else f"; about {_spell(seconds / jobs)} left"
 
-    with _live(as_json, before, left) as watch:
+    with live(as_json, before, left) as watch:
         where = None if data is None else data.resolve()
         bench = Bench(store, where, device)
         board = carry_out(specs, store, _engine(engine, bench, jobs), watch)
@@ -269,21 +267,9 @@ def run(
     else:
         done = board.count(DONE)
         output.note(f"{done} {'run is' if done == 1 else 'runs are'} finished in {results}")
-        for line in _reasons(failures):
+        for line in reasons(failures):
             output.note(line)
     ctx.exit(1 if failures else 0)
-
-
-def _reasons(failures: "list[Progress]") -> list[str]:
-    """Why runs are not finished, each reason once."""
-    reasons: dict[str, list[str]] = {}
-    for failed in failures:
-        reasons.setdefault(failed.why, []).append(failed.spec.label)
-    return [
-        f"{'1 run is' if len(labels) == 1 else f'{len(labels)} runs are'} not finished"
-        f" ({labels[0]}{' …' if len(labels) > 1 else ''}): {why}"
-        for why, labels in reasons.items()
-    ]
 
 
 def _specs(names: tuple[str, ...], scale: "Preset") -> "list[Spec]":
@@ -305,50 +291,6 @@ def _engine(name: str, bench: "Bench", jobs: int) -> Any:
     if name == "ray":
         return Ray(perform, jobs, gpus=bench.device != CPU)
     return Local(perform, jobs)
-
-
-@contextmanager
-def _live(
-    quiet: bool, before: set[str], left: "Callable[[Board], str]"
-) -> "Iterator[Callable[[Board], None]]":
-    """A live table of what runs, is done, remains; in a pipe a line for each run that ends."""
-    seen = set(before)
-    if before and not quiet:
-        output.note(f"finished before: {len(before)}")
-
-    def say(board: "Board") -> None:
-        for name, progress in board.runs.items():
-            if progress.state not in ("waiting", "running") and name not in seen:
-                seen.add(name)
-                if not quiet:
-                    click.echo(f"{progress.state:8} {progress.spec.label}", err=True)
-
-    if quiet or not sys.stderr.isatty():
-        yield say
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
-        yield lambda board: live.update(_table(board, left(board)))
-
-
-def _table(board: "Board", left: str) -> Any:
-    from rich.table import Table
-
-    counts = ", ".join(
-        f"{board.count(state)} {state}"
-        for state in ("done", "running", "waiting", "failed", "skipped")
-        if board.count(state)
-    )
-    table = Table(title=counts + left, box=None, title_justify="left")
-    table.add_column("run")
-    table.add_column("progress", justify="right")
-    for progress in board.runs.values():
-        if progress.state == "running":
-            share = f"{progress.done}/{progress.total}" if progress.total else "…"
-            table.add_row(progress.spec.label, share)
-    return table
 
 
 @command.command("report")

@@ -10,7 +10,6 @@ from neuralmark.errors import DataSetError, MissingDataSetError
 from neuralmark.lab.spec import Assault, Spec, Training, Tuning
 from neuralmark.text import e2e
 from neuralmark.zoo._fetch import Archive, fetch
-from neuralmark.zoo.sets._cifar import Cifar
 
 E2E = "e2e"
 _E2E_ARCHIVE = Archive(e2e.ARCHIVE, md5="")
@@ -67,18 +66,8 @@ def _images(name: str, folder: Path | None) -> Found:
     if root is None:
         home = "" if source.archive is None else source.archive.url
         return Found(name, MISSING, f"{source.layout}; from {home}")
-    some = None if isinstance(source, Cifar) else 1  # whose batches tell only when they are read
-    read = source.read(root, some, some)
-    lacks = [
-        f"{part.found:,} of {part.complete:,} {what} images"
-        for part, what in ((read.train, "training"), (read.test, "test"))
-        if part.complete is not None and part.found < part.complete
-    ]
-    there = read.train.found + read.test.found
-    if read.complete is not None and there < read.complete:
-        lacks.append(f"{there:,} of {read.complete:,} images")
-    if read.classes < read.all_classes:
-        lacks.append(f"{read.classes} of {read.all_classes} classes")
+    some = None if source.tells_when_read else 1
+    lacks = source.read(root, some, some).lacks()
     return Found(name, PARTIAL if lacks else COMPLETE, "; ".join([str(root), *lacks]))
 
 

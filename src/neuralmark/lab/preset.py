@@ -1,15 +1,15 @@
 """Presets: at what scale experiments run, as data (TOML)."""
 
 import difflib
-import math
 import tomllib
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from neuralmark.errors import ParameterError
+from neuralmark.lab.schema import require_fit, require_known, require_several, typed
 from neuralmark.lab.spec import Settings, Spec
 
 
@@ -134,7 +134,9 @@ def load_preset(name: str) -> Preset:
 
 def parse(name: str, data: dict[str, Any]) -> Preset:
     """A preset from parsed TOML; an unknown key is an error with the nearest suggestion."""
-    _check(name, "", data, {"about", "training", "attack", "sweeps", "text", "seconds", "key"})
+    require_known(
+        name, "", data, {"about", "training", "attack", "sweeps", "text", "seconds", "key"}
+    )
     parts = {}
     for part, cls in (("training", TrainingScale), ("attack", AttackScale), ("sweeps", Sweeps)):
         given = data.get(part)
@@ -146,91 +148,36 @@ def parse(name: str, data: dict[str, Any]) -> Preset:
         ("sweeps", [each.name for each in fields(Sweeps)]),
     ):
         for key in keys:
-            _several(f"{key} in [{part}] of the preset {name}", getattr(parts[part], key))
+            require_several(f"{key} in [{part}] of the preset {name}", getattr(parts[part], key))
     if shares := [share for share in parts["sweeps"].pruned if share >= 1]:
         raise ParameterError(f"pruned in [sweeps] of the preset {name}: not below 1: {shares}")
     parts["text"] = _table(name, "text", data.get("text", {}), TextScale)
     for part, kind in (("key", int), ("seconds", float)):
-        _fits(f"[{part}] of the preset {name}", Settings, data.get(part, {}), least=True)
+        require_fit(f"[{part}] of the preset {name}", Settings, data.get(part, {}), least=True)
         for setting, value in data.get(part, {}).items():
-            _fits(f"{setting} in [{part}] of the preset {name}", kind, value, least=True)
-    _check(name, "key", data.get("key", {}), {"bits", "pools", "rounds"})
+            require_fit(f"{setting} in [{part}] of the preset {name}", kind, value, least=True)
+    require_known(name, "key", data.get("key", {}), {"bits", "pools", "rounds"})
     key, seconds = _frozen(data.get("key", {})), _frozen(data.get("seconds", {}))
     return Preset(name, str(data.get("about", "")), key=key, seconds=seconds, **parts)
-
-
-def _table(name: str, part: str, given: dict[str, Any], cls: type[Any]) -> Any:
-    if not isinstance(given, dict):
-        raise ParameterError(f"the preset {name} has no table [{part}]")
-    known = {each.name for each in fields(cls)}
-    _check(name, part, given, known)
-    needed = {each.name for each in fields(cls) if each.default is MISSING}
-    if missing := sorted(needed - set(given)):
-        raise ParameterError(f"the preset {name} lacks {missing[0]!r} in [{part}]")
-    kinds = get_type_hints(cls)
-    for key, value in given.items():
-        where = f"{key} in [{part}] of the preset {name}"
-        _fits(where, kinds[key], value, least=key not in FROM_ZERO)
-    return cls(**{key: _typed(kinds[key], _frozen(value)) for key, value in given.items()})
-
-
-def _typed(kind: Any, value: Any) -> Any:
-    """1 and 1.0 mean the same where a number is asked for, and must give the same run."""
-    if kind is float or float in get_args(kind):
-        return tuple(map(float, value)) if isinstance(value, tuple) else float(value)
-    return value
 
 
 FROM_ZERO = ("warm_up", "base_epochs", "meanings", "seeds", "overlap_rounds")
 """Numbers that may be 0; others are positive."""
 
 
-def _several(where: str, values: tuple[Any, ...]) -> None:
-    if not values:
-        raise ParameterError(f"{where} is empty")
-    if len(set(values)) < len(values):
-        raise ParameterError(f"{where} holds a value twice: {list(values)}")
-
-
-def _fits(where: str, kind: Any, value: Any, *, least: bool) -> None:
-    """Refuse a value of another type than the field's, or one that no run could take."""
-    if kind == Settings:
-        if not isinstance(value, dict):
-            raise ParameterError(f"{where} must be a table, not {value!r}")
-    elif get_origin(kind) is tuple:
-        _fits_list(where, get_args(kind), value, least=least)
-    elif kind is str:
-        if not isinstance(value, str) or not value:
-            raise ParameterError(f"{where} must be a name, not {value!r}")
-    else:  # int, float, or either of them with None, which TOML does not have
-        whole = kind is not float and float not in get_args(kind)
-        number = isinstance(value, int | (int if whole else float)) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value < 0 or (least and not value):
-            what = "a whole number" if whole else "a number"
-            reach = "above 0" if least else "of 0 or more"
-            raise ParameterError(f"{where} must be {what} {reach}, not {value!r}")
-
-
-def _fits_list(where: str, kinds: tuple[Any, ...], value: Any, *, least: bool) -> None:
-    if not isinstance(value, list):
-        raise ParameterError(f"{where} must be a list, not {value!r}")
-    if kinds[-1] is Ellipsis:
-        for each in value:
-            _fits(where, kinds[0], each, least=least)
-        return
-    if len(value) != len(kinds):
-        raise ParameterError(f"{where} must be lists of {len(kinds)}, not {value!r}")
-    for kind, each in zip(kinds, value, strict=True):
-        _fits(where, kind, each, least=least)
-
-
-def _check(name: str, part: str, given: dict[str, Any], known: set[str]) -> None:
-    for key in given:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            where = f" in [{part}]" if part else ""
-            raise ParameterError(f"the preset {name} has an unknown key {key!r}{where}{hint}")
+def _table(name: str, part: str, given: dict[str, Any], cls: type[Any]) -> Any:
+    if not isinstance(given, dict):
+        raise ParameterError(f"the preset {name} has no table [{part}]")
+    known = {each.name for each in fields(cls)}
+    require_known(name, part, given, known)
+    needed = {each.name for each in fields(cls) if each.default is MISSING}
+    if missing := sorted(needed - set(given)):
+        raise ParameterError(f"the preset {name} lacks {missing[0]!r} in [{part}]")
+    kinds = get_type_hints(cls)
+    for key, value in given.items():
+        where = f"{key} in [{part}] of the preset {name}"
+        require_fit(where, kinds[key], value, least=key not in FROM_ZERO)
+    return cls(**{key: typed(kinds[key], _frozen(value)) for key, value in given.items()})
 
 
 def _frozen(value: Any) -> Any:

@@ -39,6 +39,20 @@ class Read:
     complete: int | None = None
     """How many images the published set has, both halves together."""
 
+    def lacks(self) -> list[str]:
+        """What of the published set is not in the folder."""
+        said = [
+            f"{part.found:,} of {part.complete:,} {what} images"
+            for part, what in ((self.train, "training"), (self.test, "test"))
+            if part.complete is not None and part.found < part.complete
+        ]
+        there = self.train.found + self.test.found
+        if self.complete is not None and there < self.complete:
+            said.append(f"{there:,} of {self.complete:,} images")
+        if self.classes < self.all_classes:
+            said.append(f"{self.classes} of {self.all_classes} classes")
+        return said
+
 
 class Source(ABC):
     """A data set by name. Whoever derives from it says where its files lie and reads them."""
@@ -54,6 +68,8 @@ class Source(ABC):
     deviation: ClassVar[tuple[float, ...]]
     padding: ClassVar[int] = PADDING
     flip: ClassVar[bool] = True
+    tells_when_read: ClassVar[bool] = False
+    """Whether only reading all of it tells how much is there."""
 
     def load(
         self,

@@ -10,6 +10,8 @@ from neuralmark.zoo.sets._batches import read_part
 class Cifar(Source):
     """Images of 32 by 32 pixels in batch files: 50,000 to train on, 10,000 to test."""
 
+    tells_when_read = True
+
     classes: ClassVar[int]
     label: ClassVar[str]
     train: ClassVar[tuple[str, ...]]
