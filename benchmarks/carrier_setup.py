@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks._common import Report, interleaved, median, parser, seconds_of
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.key import Parameters, derive
+from neuralmark.core.key import Parameters, Terms, derive
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     mask = np.random.default_rng(0).random(options.weights, dtype=np.float32) < 0.5
     rows, ratio = [], 0.0
     for rounds in range(1, 9):
-        mark = derive(bytes(32), Parameters(rounds=rounds), (("w", (options.weights,)),))
+        mark = derive(bytes(32), Terms(Parameters(rounds=rounds), (("w", (options.weights,)),)))
         carriers = Carriers.of(mark, options.weights)
         ours, peer = interleaved(
             5,

@@ -23,7 +23,7 @@ from scipy.stats import binom, chisquare
 from benchmarks._common import Report, parser
 from neuralmark.core import bound, readout
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.key import Parameters, Placement, derive
+from neuralmark.core.key import Parameters, Placement, Terms, derive
 
 PARAMETERS = Parameters(bits=256, pools=64, rounds=2)
 PLACEMENT: Placement = (("layer3.0.conv2.weight", (256, 256, 3, 3)),)
@@ -41,7 +41,7 @@ def count_matches(seed: int, first: int, last: int) -> Counts:
     weights, counts = tensor(), np.zeros(PARAMETERS.bits + 1, np.int64)
     for number in range(first, last):
         secret = hashlib.sha256(f"random_keys/{seed}/{number}".encode()).digest()
-        mark = derive(secret, PARAMETERS, PLACEMENT)
+        mark = derive(secret, Terms(PARAMETERS, PLACEMENT))
         carriers = Carriers.of(mark, len(weights))
         pooled = readout.pool(weights[carriers.positions()], PARAMETERS.pools)
         z = readout.logits(pooled, mark.matrix.astype(np.float64))

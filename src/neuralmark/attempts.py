@@ -9,6 +9,7 @@ from neuralmark.core.key import Placement
 from neuralmark.errors import ClaimMismatchError, TooFewCarriersError, UnknownTensorError
 from neuralmark.keyfile import Key
 from neuralmark.placement import (
+    SPREADS,
     Tensor,
     auto,
     natural,
@@ -38,7 +39,7 @@ class Attempt:
 def attempts_for(
     known: Sequence[Tensor], key: Key, claim: Claim | None, names: Sequence[str] | None
 ) -> list[Attempt]:
-    """By claim or by names, only there; else the `auto` list and every tensor large enough."""
+    """By claim or by names, only there; else the `auto` lists and every tensor large enough."""
     if claim is not None:
         check_claim(claim, key)
         return claimed(known, claim.placement)
@@ -94,10 +95,10 @@ def claimed(known: Sequence[Tensor], placement: Placement) -> list[Attempt]:
 
 
 def searched(known: Sequence[Tensor], key: Key) -> list[Attempt]:
-    """The `auto` list, and every single tensor that is large enough."""
+    """The lists that `auto` chooses, and every single tensor that is large enough."""
     parameters = key.parameters
     scheme = schemes.get(parameters.scheme)
-    lists = [auto(known, parameters).tensors]
+    lists = [auto(known, parameters, spread).tensors for spread in SPREADS]
     lists += [(tensor,) for tensor in known if tensor.obstacle is None]
     attempts: dict[Placement, Attempt] = {}
     for chosen in lists:

@@ -1,8 +1,9 @@
 """Computing a mark for a checkpoint before anything is written: what changes, at what cost."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -10,22 +11,23 @@ import numpy as np
 from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints._base import Edits
-from neuralmark.checkpoints._dtypes import ITEMSIZE, encode, rounded
+from neuralmark.checkpoints._dtypes import ITEMSIZE, encode
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.imprint import LeastChange, cost, goal_of, strength_for, write_bits
+from neuralmark.core.imprint import LeastChange, goal_of, lacking, settle, strength_for
 from neuralmark.core.key import Float, Mark, Placement
 from neuralmark.errors import (
     InfeasibleError,
-    NonFiniteError,
     ParameterError,
     TooFewCarriersError,
     UnsuitableTensorError,
 )
 from neuralmark.keyfile import Key
-from neuralmark.placement import Tensor, auto, catalogue, placement_of, select
-from neuralmark.reading import Progress, Reading, read_marked, require_carriers
+from neuralmark.placement import WIDE, Tensor, auto, catalogue, placement_of, select
+from neuralmark.reading import Progress, Reading, require_carriers
+from neuralmark.surveying import Part, Piece, Survey, Values, pieces, survey
 
-DEFAULT_STRENGTH = 1.0
+DEFAULT_STRENGTH = 2.0
+LEAST_STRENGTH = 1.0
 DEFAULT_BUDGET = 2.0
 MAX_STRENGTH = 1e6
 _BUDGET_TRIES = 12
@@ -33,40 +35,52 @@ _BUDGET_TRIES = 12
 
 @dataclass(frozen=True)
 class Draft:
-    """A mark computed for a checkpoint but not yet written."""
+    """A mark computed for a checkpoint but not yet written: how far each pool's weights move."""
 
-    checkpoint: Checkpoint
-    key: Key
-    tensors: tuple[Tensor, ...]
-    placement: Placement
-    mark: Mark
+    plan: "Plan"
+    survey: Survey
     solver: LeastChange
-    reading: Reading
     strength: float
-    new: Float
+    shifts: Float
+    """How far weights of reach 1 move, pool by pool."""
+    change_norm: float
+    """‖Δw‖ over the marked tensors."""
+    change_largest: float
+    """Largest change of a single weight."""
 
     @property
-    def change_norm(self) -> float:
-        """‖Δw‖ over the marked tensors."""
-        return float(np.linalg.norm(self.new - self._old))
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint that it is for."""
+        return self.plan.checkpoint
 
     @property
-    def change_largest(self) -> float:
-        """Largest change of a single weight."""
-        return float(np.abs(self.new - self._old).max(initial=0.0))
+    def key(self) -> Key:
+        """Whose mark it is."""
+        return self.plan.key
 
     @property
-    def _old(self) -> Float:
-        assert self.reading.values is not None
-        return self.reading.values
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The marked tensors."""
+        return self.plan.tensors
+
+    @property
+    def placement(self) -> Placement:
+        """Their names and shapes."""
+        return self.plan.placement
+
+    @property
+    def reading(self) -> Reading:
+        """What was there before."""
+        return self.survey.reading
+
+    @property
+    def kept(self) -> dict[str, str]:
+        """Tensors that stay as they are, and why."""
+        return {part.tensor.name: part.why for part in self.survey.parts if part.grid is None}
 
     def edits(self) -> Edits:
         """New bytes of each marked tensor, by stored name."""
-        starts = np.cumsum([0] + [tensor.info.size for tensor in self.tensors]).tolist()
-        return {
-            tensor.info.name: partial(self._new_bytes, tensor, start)
-            for tensor, start in zip(self.tensors, starts, strict=False)
-        }
+        return {part.tensor.info.name: partial(self._new_bytes, part) for part in self.survey.parts}
 
     def marked_digests(self) -> dict[str, str]:
         """SHA-256 of the new bytes of each marked tensor, by canonical name."""
@@ -78,16 +92,14 @@ class Draft:
             digests[tensor.name] = digest.hexdigest()
         return digests
 
-    def _new_bytes(self, tensor: Tensor, start: int) -> Iterator[bytes]:
-        carriers, dtype = self.reading.carriers, tensor.info.dtype
-        itemsize = ITEMSIZE[dtype]
-        for raw in self.checkpoint.read(tensor.info.name):
-            raw = raw if raw.flags.writeable else raw.copy()
-            elements = raw.reshape(-1, itemsize)
-            first, last = carriers.rank(start), carriers.rank(start + len(elements))
-            at = carriers.positions(first, last) - start
-            elements[at] = encode(self.new[first:last], dtype).reshape(-1, itemsize)
-            start += len(elements)
+    def _new_bytes(self, part: Part) -> Iterator[bytes]:
+        dtype = part.tensor.info.dtype
+        for piece in pieces(self.checkpoint, part, self.plan.carriers):
+            raw = piece.raw if piece.raw.flags.writeable else piece.raw.copy()
+            if part.grid is not None:
+                elements = raw.reshape(-1, ITEMSIZE[dtype])
+                new = _moved(self.plan, part, piece, self.shifts)
+                elements[piece.at] = encode(new, dtype).reshape(-1, ITEMSIZE[dtype])
             yield raw.tobytes()
 
 
@@ -101,7 +113,10 @@ class Plan:
     placement: Placement
     mark: Mark
     carriers: Carriers
-    solver: LeastChange
+    noise: int = field(repr=False)
+    """Seed of the dithering; it follows from the key, so that nobody can tell who was to move."""
+    named: bool = False
+    """Whether the owner named the tensors: then each of them has to take the mark."""
     quantised: int = 0
     """Tensors that were passed over because they are quantised."""
 
@@ -118,7 +133,9 @@ def require_writable(key: Key) -> None:
         )
 
 
-def plan(checkpoint: Checkpoint, key: Key, tensors: Sequence[str] | None = None) -> Plan:
+def plan(
+    checkpoint: Checkpoint, key: Key, tensors: Sequence[str] | None = None, spread: str = WIDE
+) -> Plan:
     """Choose the tensors and derive the mark; refuses whatever cannot work without reading."""
     if key.kind == "raw":
         raise ParameterError(
@@ -126,7 +143,7 @@ def plan(checkpoint: Checkpoint, key: Key, tensors: Sequence[str] | None = None)
         )
     require_writable(key)
     known = catalogue(checkpoint)
-    chosen = select(known, tensors) if tensors else auto(known, key.parameters).tensors
+    chosen = select(known, tensors) if tensors else auto(known, key.parameters, spread).tensors
     if not chosen:
         raise TooFewCarriersError(
             f"{checkpoint.path}: no tensor is suitable for a mark; 'neuralmark inspect' says why"
@@ -140,7 +157,10 @@ def plan(checkpoint: Checkpoint, key: Key, tensors: Sequence[str] | None = None)
     mark = key.at(placement)
     carriers = require_carriers(mark, placement)
     quantised = sum("dequantise" in (tensor.obstacle or "") for tensor in known)
-    return Plan(checkpoint, key, chosen, placement, mark, carriers, LeastChange(mark), quantised)
+    LeastChange(mark)  # refuses lengths that cannot be written
+    noise = key.noise(placement)
+    named = bool(tensors)
+    return Plan(checkpoint, key, chosen, placement, mark, carriers, noise, named, quantised)
 
 
 def draft(
@@ -150,38 +170,33 @@ def draft(
     budget: float | None = None,
     progress: Progress | None = None,
 ) -> Draft:
-    """Read the carriers and compute the mark: which weights change, and to what."""
+    """Look at the tensors and compute the mark: how far which weights move."""
     check_effort(strength, budget)
-    checkpoint, solver = planned.checkpoint, planned.solver
-    reading = read_marked(
-        checkpoint, planned.tensors, planned.carriers, keep=True, progress=progress
-    )
-    if not np.isfinite(reading.norm):
-        raise NonFiniteError(f"{checkpoint.path}: the tensors to mark hold NaN or infinity")
-    if reading.norm == 0 or reading.sigma_z == 0:
+    found = survey(planned.checkpoint, planned.tensors, planned.carriers, progress)
+    _require_room(planned, found)
+    reading, solver = found.reading, LeastChange(planned.mark, found.effort)
+    gamma = choose_strength(solver, reading, strength, budget)
+    empty = Draft(planned, found, solver, gamma, np.zeros(planned.carriers.pools), 0.0, 0.0)
+    drafted = at_strength(empty, gamma)
+    return drafted if strength is not None else _within_budget(drafted, budget)
+
+
+def _require_room(planned: Plan, found: Survey) -> None:
+    """Refuse tensors of which none can carry a mark, and named ones of which one cannot."""
+    obstacles = {part.tensor.name: part.why for part in found.parts if part.grid is None}
+    if obstacles and (planned.named or len(obstacles) == len(found.parts)):
+        name, why = next(iter(obstacles.items()))
+        raise UnsuitableTensorError(f"{name!r} cannot carry a mark: {why}")
+    if found.reading.sigma_z == 0:
         raise InfeasibleError(
             "the weights that would carry the mark are all equal; nothing to scale by"
         )
-    gamma = choose_strength(solver, reading, strength, budget)
-    empty = Draft(
-        checkpoint,
-        planned.key,
-        planned.tensors,
-        planned.placement,
-        planned.mark,
-        solver,
-        reading,
-        gamma,
-        np.empty(0),
-    )
-    drafted = at_strength(empty, gamma)
-    return drafted if strength is not None else _within_budget(drafted, budget)
 
 
 def _within_budget(drafted: Draft, budget: float | None) -> Draft:
     """Weaken a mark that rounding to a coarse dtype made dearer than its budget."""
     limit = (DEFAULT_BUDGET if budget is None else budget) / 100 * drafted.reading.norm
-    least = DEFAULT_STRENGTH if budget is None else 0.0
+    least = LEAST_STRENGTH if budget is None else 0.0
     for _ in range(_BUDGET_TRIES):
         if drafted.change_norm <= 1.002 * limit or drafted.strength <= least:
             return drafted
@@ -194,12 +209,45 @@ def _within_budget(drafted: Draft, budget: float | None) -> Draft:
 
 def at_strength(drafted: Draft, strength: float) -> Draft:
     """The same mark at another strength."""
-    reading = drafted.reading
-    assert reading.values is not None
-    goal = goal_of(reading.pooled, strength)
-    rounding = _rounding(drafted.tensors, drafted)
-    new = write_bits(reading.values, reading.carriers, drafted.solver, goal, rounding)
-    return replace(drafted, strength=strength, new=new)
+    planned, found = drafted.plan, drafted.survey
+    carriers, pooled = planned.carriers, found.reading.pooled
+    square = largest = 0.0
+    shifts = np.zeros(carriers.pools)
+
+    def realise(change: Float) -> Float:
+        nonlocal square, largest, shifts
+        shifts, square, largest = found.shifts(change), 0.0, 0.0
+        sums = np.zeros(carriers.pools)
+        for part in found.parts:
+            for piece in pieces(planned.checkpoint, part, carriers):
+                new = _moved(planned, part, piece, shifts)
+                carriers.sum_into(sums, piece.first, new)
+                moves = new - piece.values
+                square += float(np.square(moves, dtype=np.float64).sum())
+                largest = max(largest, float(np.abs(moves).max(initial=0.0)))
+        return sums / carriers.per_pool
+
+    settle(pooled, lacking(drafted.solver, goal_of(pooled, strength)), realise)
+    return replace(
+        drafted,
+        strength=strength,
+        shifts=shifts,
+        change_norm=math.sqrt(square),
+        change_largest=largest,
+    )
+
+
+def _moved(planned: Plan, part: Part, piece: Piece, shifts: Float) -> Values:
+    """The new values of a piece's carriers, on the tensor's grid."""
+    if part.grid is None:
+        return piece.values
+    count, offset = len(piece.at), piece.offset
+    shift = part.reach * planned.carriers.spread(shifts, piece.first, count)
+    rng = np.random.default_rng([planned.noise, part.start + offset])
+    noise = rng.random(count, np.float32)
+    shift = shift.astype(piece.values.dtype, copy=False)
+    moved: Values = part.grid.moved(piece.values, shift, noise, piece.at + offset)
+    return moved
 
 
 def check_effort(strength: float | None, budget: float | None) -> None:
@@ -217,34 +265,18 @@ def check_effort(strength: float | None, budget: float | None) -> None:
 def choose_strength(
     solver: LeastChange, reading: Reading, strength: float | None, budget: float | None
 ) -> float:
-    """What the owner asked for, or the larger of strength 1 and what 2 % buys."""
+    """What the owner asked for; else strength 2, or what a change of 2 % buys, but at least 1."""
     if strength is not None:
         return strength
-    pooled, per_pool = reading.pooled, reading.carriers.per_pool
+    pooled = reading.pooled
     share = DEFAULT_BUDGET if budget is None else budget
-    afforded = strength_for(solver, pooled, per_pool, reading.norm * share / 100)
+    afforded = strength_for(solver, pooled, reading.norm * share / 100)
     if budget is None:
-        return max(DEFAULT_STRENGTH, afforded)
+        return min(max(LEAST_STRENGTH, afforded), DEFAULT_STRENGTH)
     if afforded == 0:
-        least = cost(solver, pooled, per_pool, 0.0) / reading.norm
+        least = solver.cost(pooled, 0.0) / reading.norm
         raise InfeasibleError(
             f"a budget of {budget} % cannot write these bits: even the weakest mark changes the"
             f" weights by {100 * least:.2f} %; raise --budget or mark larger tensors"
         )
     return afforded
-
-
-def _rounding(tensors: Sequence[Tensor], drafted: Draft) -> Callable[[Float], Float]:
-    """Rounds every carrier to the dtype of the tensor it lies in."""
-    carriers, cuts, start = drafted.reading.carriers, [0], 0
-    for tensor in tensors:
-        start += tensor.info.size
-        cuts.append(carriers.rank(start))
-
-    def rounding(values: Float) -> Float:
-        result = np.empty_like(values)
-        for tensor, low, high in zip(tensors, cuts, cuts[1:], strict=False):
-            result[low:high] = rounded(values[low:high], tensor.info.dtype)
-        return result
-
-    return rounding

@@ -27,7 +27,7 @@ from neuralmark.errors import (
     RecordError,
 )
 from neuralmark.keyfile import Key
-from neuralmark.placement import MIN_PER_POOL
+from neuralmark.placement import MIN_PER_POOL, WIDE
 from neuralmark.reading import FileSuspect, Progress, digest_of
 from neuralmark.records import Claim, Digest, Verdict
 from neuralmark.verification import find, judge, verify
@@ -60,6 +60,7 @@ def embed(
     out: str | Path | None = None,
     *,
     tensors: Sequence[str] | None = None,
+    spread: str = WIDE,
     strength: float | None = None,
     budget: float | None = None,
     in_place: bool = False,
@@ -70,9 +71,11 @@ def embed(
 ) -> Embedding:
     """Write the key's mark into a copy of the model at `out`, or into the model itself.
 
-    `strength` is the margin of every bit in units of what unmarked logits scatter by; `budget` the
-    change of the marked weights in percent; by default the larger of strength 1 and what a
-    change of 2 % buys. With neither `out` nor `in_place`, nothing is written (a dry run).
+    `tensors` names the tensors to mark; without, `spread` says how many are taken: `wide` (many,
+    of all depths), `quick` (the few largest) or `all`. `strength` is the margin of every bit in
+    units of what unmarked logits scatter by; `budget` the change of the marked weights in percent;
+    by default strength 2, or what a change of 2 % buys, but at least strength 1. With neither
+    `out` nor `in_place`, nothing is written (a dry run).
     """
     model = Path(model)
     target = _target(root_of(model), out, in_place, overwrite)
@@ -80,7 +83,7 @@ def embed(
     with journal.exclusive(root_of(model)) if in_place else nullcontext():
         checkpoint = open_checkpoint(model)
         check_effort(strength, budget)
-        planned = plan(checkpoint, key, tensors)
+        planned = plan(checkpoint, key, tensors, spread)
         notes = _notes(model, planned, named=bool(tensors))
         compute = partial(
             draft,
@@ -290,8 +293,17 @@ def _result(
         change_largest=drafted.change_largest,
         carriers=carriers.size,
         weights_per_pool=carriers.per_pool,
-        warnings=few_carriers(carriers),
+        warnings=few_carriers(carriers) + _kept(drafted),
     )
+
+
+def _kept(drafted: Draft) -> tuple[str, ...]:
+    """A warning where tensors stay as they are because a mark would show in them."""
+    kept = drafted.kept
+    if not kept:
+        return ()
+    name, why = next(iter(kept.items()))
+    return (f"{len(kept)} of {len(drafted.tensors)} tensors stay as they are ({name}: {why})",)
 
 
 def _target(model: Path, out: str | Path | None, in_place: bool, overwrite: bool) -> Path | None:

@@ -2,19 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from neuralmark import schemes
-from neuralmark.checkpoints import open_checkpoint
-from neuralmark.core.imprint import LeastChange, cost
+from neuralmark.checkpoints import Checkpoint, open_checkpoint
+from neuralmark.core.imprint import LeastChange
 from neuralmark.core.key import Parameters
 from neuralmark.errors import InfeasibleError
 from neuralmark.keyfile import Key
-from neuralmark.placement import Tensor, auto, catalogue, placement_of
+from neuralmark.placement import WIDE, Tensor, auto, catalogue, placement_of
+from neuralmark.reading import Progress
+from neuralmark.surveying import look
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Row:
     carriers: int | None = None
     weights_per_pool: float | None = None
     cost_percent: float | None = None
+    grid: str | None = None
+    """On what its values lie; None where its weights were not read."""
 
 
 @dataclass(frozen=True)
@@ -59,20 +63,26 @@ def inspect(
     *,
     parameters: Parameters | None = None,
     strength: float = 1.0,
+    spread: str = WIDE,
+    weights: bool = True,
+    progress: Progress | None = None,
 ) -> Inspection:
-    """Look at a checkpoint's headers; reads no weights.
+    """Look at a checkpoint: what it offers, what `auto` would choose and cost.
 
-    The cost of a strength is an estimate for weights that are spread like noise:
-    f(strength, n, k)·√(k/m) of the tensor's norm, f solved once for a random case.
+    The tensors that `auto` chooses are read (unless `weights` is False), to say on which grid their
+    values lie and whether a mark can hide in them. The cost of a strength is an estimate for
+    weights that are spread like noise: f(strength, n, k)·√(k/m) of the tensor's norm, f solved
+    once for a random case.
     """
     checkpoint = open_checkpoint(model)
     tensors = catalogue(checkpoint)
     parameters = key.parameters if key else parameters or Parameters()
-    choice = auto(tensors, parameters)
+    choice = auto(tensors, parameters, spread)
     unit = unit_cost(parameters, strength)
-    rows = tuple(
-        _row(tensor, tensor in choice.tensors, parameters, key, unit) for tensor in tensors
-    )
+    chosen = {tensor.name for tensor in choice.tensors}
+    rows = [_row(tensor, tensor.name in chosen, parameters, key, unit) for tensor in tensors]
+    if weights:
+        rows = _looked_at(checkpoint, tensors, rows, progress)
     carriers, per_pool, percent = _room(choice.tensors, parameters, key, unit)
     return Inspection(
         model=str(model),
@@ -80,13 +90,32 @@ def inspect(
         parameters=parameters,
         strength=strength,
         exact=key is not None,
-        rows=rows,
+        rows=tuple(rows),
         auto=tuple(tensor.name for tensor in choice.tensors),
         why=choice.why,
         auto_carriers=carriers,
         auto_weights_per_pool=per_pool,
         auto_cost_percent=percent,
     )
+
+
+def _looked_at(
+    checkpoint: Checkpoint, tensors: Sequence[Tensor], rows: list[Row], progress: Progress | None
+) -> list[Row]:
+    """The rows, with what the weights of the chosen tensors show."""
+    size, done, found = sum(row.size for row in rows if row.chosen), 0, []
+    for tensor, row in zip(tensors, rows, strict=True):
+        if row.chosen:
+            part = look(checkpoint, tensor)
+            if part.grid is None:
+                row = replace(row, obstacle=part.why)
+            else:
+                row = replace(row, grid=part.grid.name)
+            done += row.size
+            if progress:
+                progress("reading", done, size)
+        found.append(row)
+    return found
 
 
 def unit_cost(parameters: Parameters, strength: float) -> float | None:
@@ -97,7 +126,7 @@ def unit_cost(parameters: Parameters, strength: float) -> float | None:
     try:
         solver = LeastChange(key.at((("a random case", (1,)),)))
         pooled = np.random.default_rng(0).standard_normal(parameters.pools)
-        return cost(solver, pooled, 1, strength)
+        return solver.cost(pooled, strength)
     except InfeasibleError:
         return None
 

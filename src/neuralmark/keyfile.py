@@ -1,5 +1,6 @@
 """Keys and the encrypted file that holds one (docs/formats.md)."""
 
+import hashlib
 import secrets
 import unicodedata
 from collections.abc import Mapping
@@ -14,7 +15,15 @@ import numpy.typing as npt
 from neuralmark import files, schemes
 from neuralmark.core import key as core
 from neuralmark.core.encoding import canonical_json, enc, strict_json
-from neuralmark.core.key import MAX_CONTENT, SECRET_BYTES, Mark, Parameters, Placement
+from neuralmark.core.key import (
+    MAX_CONTENT,
+    SECRET_BYTES,
+    TILED,
+    Mark,
+    Parameters,
+    Placement,
+    Terms,
+)
 from neuralmark.errors import KeyFileError, NonFiniteError, ParameterError, UnknownSchemeError
 from neuralmark.sealing import ENCRYPTED, FORMAT, b64, cipher_of, decrypt, read_container, unb64
 
@@ -65,13 +74,18 @@ class Key:
 
     @classmethod
     def raw(
-        cls, matrix: npt.NDArray[np.float32], rounds: int, pooling: str, content: bytes = b""
+        cls,
+        matrix: npt.NDArray[np.float32],
+        rounds: int,
+        pooling: str,
+        content: bytes = b"",
+        filter: str = TILED,  # noqa: A002 - the name it has everywhere
     ) -> "Key":
-        """Wrap a float32 matrix (pools x bits) made elsewhere."""
+        """Wrap a float32 matrix (pools x bits) made elsewhere; others use the published filter."""
         if matrix.ndim != 2 or matrix.dtype != np.dtype("<f4"):
             raise ParameterError(f"K must be a float32 matrix, not {matrix.dtype} {matrix.shape}")
         pools, bits = matrix.shape
-        parameters = Parameters(int(bits), int(pools), rounds, pooling)
+        parameters = Parameters(int(bits), int(pools), rounds, pooling, filter=filter)
         return cls(parameters, content, salt=secrets.token_bytes(32), matrix=matrix)
 
     @classmethod
@@ -104,14 +118,23 @@ class Key:
         """`native` or `raw`."""
         return "native" if self.secret is not None else "raw"
 
-    def at(self, placement: Placement) -> Mark:
-        """The mark this key makes at a placement (for a raw key the same everywhere)."""
+    def at(self, placement: Placement, anchor: bytes = b"") -> Mark:
+        """The mark this key makes at a placement (for a raw key the same everywhere).
+
+        `anchor` is the digest of the coarse copy that the mark is bound to, if there is one.
+        """
         scheme = schemes.get(self.parameters.scheme)
+        terms = Terms(self.parameters, placement, self.content, anchor)
         if self.secret is not None:
-            return scheme.derive(self.secret, self.parameters, placement, self.content)
+            return scheme.derive(self.secret, terms)
         assert self.matrix is not None
-        arrays = {"matrix": self.matrix, **self.more}
-        return scheme.chosen(arrays, self.parameters, placement, self.content)
+        return scheme.chosen({"matrix": self.matrix, **self.more}, terms)
+
+    def noise(self, placement: Placement) -> int:
+        """Seed of the dithering when this key's mark is written at a placement; secret."""
+        terms = Terms(self.parameters, placement, self.content)
+        seed = terms.transcript(b"neuralmark/dither/2", self.secret or b"")
+        return int.from_bytes(hashlib.shake_256(seed).digest(16), "little")
 
     @cached_property
     def fingerprint(self) -> str:

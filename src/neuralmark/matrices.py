@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
-from neuralmark.core.key import MAX_CONTENT, MAX_ENTRIES, watermark
+from neuralmark.core.key import MAX_CONTENT, MAX_ENTRIES, TILED, watermark
 from neuralmark.errors import KeyFileError, ParameterError
 from neuralmark.keyfile import Key
 
@@ -22,7 +22,13 @@ _NPY = re.compile(
 )
 
 
-def import_key(path: str | Path, *, rounds: int, pooling: str = "strided") -> Key:
+def import_key(
+    path: str | Path,
+    *,
+    rounds: int,
+    pooling: str = "strided",
+    filter: str = TILED,  # noqa: A002 - the name it has everywhere
+) -> Key:
     """Make a raw key of a float32 matrix `K`, optional `content` bytes and optional `bits`.
 
     From .npz or safetensors, or one matrix in .npy. Bits that do not hash from K and the content
@@ -35,7 +41,7 @@ def import_key(path: str | Path, *, rounds: int, pooling: str = "strided") -> Ke
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read ({error.strerror})") from None
     if magic == NPY_MAGIC:
-        return Key.raw(_npy(path), rounds, pooling)
+        return Key.raw(_npy(path), rounds, pooling, filter=filter)
     checkpoint = open_checkpoint(path)
     if "K" not in checkpoint.names():
         raise KeyFileError(f"{path}: has no array named K")
@@ -49,7 +55,7 @@ def import_key(path: str | Path, *, rounds: int, pooling: str = "strided") -> Ke
     content = b""
     if "content" in checkpoint.names():
         content = _bytes(checkpoint, "content", MAX_CONTENT)
-    key = Key.raw(matrix, rounds, pooling, content)
+    key = Key.raw(matrix, rounds, pooling, content, filter)
     if "bits" in checkpoint.names():
         if checkpoint.info("bits").dtype not in ("U8", "I8", "BOOL"):
             raise ParameterError(f"{path}: bits must be uint8 or bool, one element a bit")

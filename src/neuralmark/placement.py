@@ -5,6 +5,7 @@ list without telling each other anything.
 """
 
 import difflib
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,14 +17,27 @@ from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from neuralmark.checkpoints._dtypes import FLOATS
 from neuralmark.core.carriers import expected_per_pool
-from neuralmark.core.key import Parameters, Placement
-from neuralmark.errors import TooFewCarriersError, UnknownTensorError, UnsuitableTensorError
+from neuralmark.core.key import PUBLISHED_ROUNDS, STREAM, TILED, Parameters, Placement
+from neuralmark.errors import (
+    ParameterError,
+    TooFewCarriersError,
+    UnknownTensorError,
+    UnsuitableTensorError,
+)
 
 MIN_TENSOR = 8192
 """`auto` leaves smaller tensors alone: they add little room and are easily hurt."""
 
-WEIGHTS_PER_POOL = 1 << 15
-"""`auto` adds tensors until it has this many weights for each pool (or no more tensors)."""
+WIDE, QUICK, ALL = "wide", "quick", "all"
+SPREADS = (WIDE, QUICK, ALL)
+"""How many tensors `auto` takes: many of all depths, the few largest, or everything."""
+
+WEIGHTS_PER_POOL = {WIDE: 1 << 18, QUICK: 1 << 15}
+"""`auto` adds tensors until it has this many weights for each pool (or no more tensors).
+
+At 512 pools, wide is 134 million weights: strength 1 then moves each of them by 0.8 steps of
+bfloat16, and verification reads them in about a second.
+"""
 
 MIN_PER_POOL = 8
 """Fewer carriers a pool than this make a mark dear and weak: warned about."""
@@ -148,11 +162,13 @@ def _obstacle(info: TensorInfo, stored: set[str]) -> str | None:
     return None
 
 
-def auto(tensors: Iterable[Tensor], parameters: Parameters) -> Choice:
-    """The largest inner weight tensors, as few as give every pool enough weights to share.
+def auto(tensors: Iterable[Tensor], parameters: Parameters, spread: str = WIDE) -> Choice:
+    """Inner weight tensors: many of all depths (wide), the few largest (quick), or all of them.
 
     The same list for every order of the tensors, so for every file format and shard layout.
     """
+    if spread not in SPREADS:
+        raise ParameterError(f"spread must be one of {', '.join(SPREADS)}, not {spread!r}")
     large = [
         tensor
         for tensor in tensors
@@ -166,8 +182,10 @@ def auto(tensors: Iterable[Tensor], parameters: Parameters) -> Choice:
     scheme = schemes.get(parameters.scheme)
     if not scheme.spreads(parameters):
         return _largest(candidates, parameters, scheme)
-    wanted, total, chosen = WEIGHTS_PER_POOL * parameters.pools, 0, []
-    for tensor in candidates:
+    wanted = WEIGHTS_PER_POOL.get(spread, math.inf) * parameters.pools
+    ordered = candidates if spread == QUICK else _through_all_depths(candidates)
+    total, chosen = 0, []
+    for tensor in ordered:
         if total >= wanted:
             break
         chosen.append(tensor)
@@ -176,11 +194,25 @@ def auto(tensors: Iterable[Tensor], parameters: Parameters) -> Choice:
     per_pool = expected_per_pool(total, parameters.pools, parameters.rounds)
     if not chosen:
         return Choice((), f"no floating-point matrix of at least {MIN_TENSOR:,} weights")
+    which = "largest " if spread == QUICK else ""
+    some = f"{len(chosen)} of {len(candidates)}" if len(chosen) < len(candidates) else "all"
+    plural = "s" * (len(candidates) != 1)
     why = (
-        f"the {len(chosen)} largest inner weight tensor{'s' * (len(chosen) != 1)} of"
-        f" {len(candidates)} suitable: {total:,} weights, about {per_pool:,.0f} carriers a pool"
+        f"{spread}: {some} {which}inner weight tensor{plural}, {total:,} weights, about"
+        f" {per_pool:,.0f} carriers per pool"
     )
     return Choice(tuple(chosen), why)
+
+
+def _through_all_depths(candidates: Sequence[Tensor]) -> list[Tensor]:
+    """An order of which every beginning is spread evenly over the model, from first to last layer.
+
+    Steps of the golden ratio through the list of names: no two layers are favoured.
+    """
+    deep = sorted(candidates, key=lambda tensor: natural(tensor.name))
+    turns = sorted(range(len(deep)), key=lambda i: (i * 0.6180339887498949) % 1.0)
+    places = {i: turn for turn, i in enumerate(turns)}
+    return [deep[places[i]] for i in range(len(deep))]
 
 
 def _largest(
@@ -248,23 +280,30 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def fitting_parameters(
-    model: str | Path, bits: int | None, pools: int | None, rounds: int | None
+    model: str | Path,
+    bits: int | None,
+    pools: int | None,
+    rounds: int | None,
+    filter: str = STREAM,  # noqa: A002 - the name it has everywhere
 ) -> tuple[Parameters, str]:
     """Bits, pools and rounds that leave this model enough carriers; and why.
 
-    Rounds do not change what a mark costs, only how many weights share it, so they go first, from
-    4 down; then pools and bits, where they are not given. 160 bits still prove something.
+    Rounds do not change what a mark costs, only how many weights share it, so they go first (of
+    the published filter, from 4 down); then pools and bits, where they are not given. 160 bits
+    still prove something.
     """
     tensors = catalogue(open_checkpoint(model))
     sizes = SMALLER if bits is None and pools is None else ((bits, pools),)
-    turns = (4, 3, 2, 1) if rounds is None else (rounds,)
+    most = PUBLISHED_ROUNDS if filter == TILED else 1
+    turns = range(most, 0, -1) if rounds is None else (rounds,)
     for (few_bits, few_pools), candidate in product(sizes, turns):
-        parameters = Parameters.of(few_bits, few_pools, candidate)
+        parameters = Parameters.of(few_bits, few_pools, candidate, filter)
         choice = auto(tensors, parameters)
         total = sum(tensor.info.size for tensor in choice.tensors)
         per_pool = expected_per_pool(total, parameters.pools, candidate)
         if per_pool >= 2 * MIN_PER_POOL:
-            size = f"{parameters.bits} bits, {parameters.pools} pools, {candidate} rounds"
+            plural = "s" * (candidate > 1)
+            size = f"{parameters.bits} bits, {parameters.pools} pools, {candidate} round{plural}"
             return parameters, f"{size} on {choice.why}"
     needed = 2 * MIN_PER_POOL * parameters.pools * 2**parameters.rounds
     raise TooFewCarriersError(

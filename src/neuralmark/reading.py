@@ -6,6 +6,7 @@ Memory is a few pieces of CHUNK_BYTES, whatever the size of the model.
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark import schemes
-from neuralmark.checkpoints import Checkpoint
+from neuralmark.checkpoints import Checkpoint, TensorInfo
 from neuralmark.checkpoints._dtypes import Raw, decode
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
@@ -30,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Reading:
-    """What one pass found; the carriers' values only where they were asked for."""
+    """What one pass found."""
 
     carriers: Carriers
     pooled: Float
@@ -38,7 +39,6 @@ class Reading:
     """Deviation of the carriers around the mean of their pool: the mark does not change it."""
     norm: float
     digests: dict[str, str]
-    values: Float | None = None
 
     @property
     def sigma_z(self) -> float:
@@ -60,7 +60,7 @@ def require_carriers(mark: Mark, placement: Placement) -> Carriers:
     needed = 2 * parameters.pools * 2**parameters.rounds
     fits = f"use tensors of {needed:,} weights or more, or a key with fewer rounds or pools"
     raise TooFewCarriersError(
-        f"too few carriers for this key: {names} have {carriers.lengths[-1]:,} carriers for"
+        f"too few carriers for this key: {names} have {carriers.survivors:,} carriers for"
         f" {parameters.pools} pools after {parameters.rounds} rounds; {fits}"
         " ('neuralmark key new --for MODEL' chooses them)"
     )
@@ -72,32 +72,26 @@ def read_marked(
     tensors: Sequence[Tensor],
     carriers: Carriers,
     *,
-    keep: bool = False,
     transposed: bool = False,
     progress: Progress | None = None,
 ) -> Reading:
     """Read the tensors, laid end to end, and pool their carriers."""
     sums, squares, norm = np.zeros(carriers.pools), 0.0, 0.0
-    kept: list[Float] = []
     digests: dict[str, str] = {}
     start = done = 0
     size = sum(tensor.info.nbytes for tensor in tensors)
     for tensor in tensors:
-        digest = hashlib.sha256()
-        for raw in _pieces(checkpoint, tensor, transposed, digest):
+        for raw in _hashed(checkpoint, tensor, transposed, digests):
             values = decode(raw, tensor.info.dtype)
-            first, last = carriers.rank(start), carriers.rank(start + len(values))
-            chosen = values[carriers.positions(first, last) - start].astype(np.float64)
+            first, at = carriers.between(start, start + len(values))
+            chosen = values.take(at)
             carriers.sum_into(sums, first, chosen)
-            squares += float(chosen @ chosen)
+            squares += _squared_norm(chosen)
             norm += _squared_norm(values)
-            if keep:
-                kept.append(chosen)
             start += len(values)
             done += len(raw)
             if progress:
                 progress("reading", done, size)
-        digests[tensor.name] = digest.hexdigest()
         if not (np.isfinite(sums).all() and math.isfinite(squares)):
             raise NonFiniteError(
                 f"weights of {tensor.name!r} that carry the mark are NaN or infinite: no bit can be"
@@ -106,8 +100,7 @@ def read_marked(
     pooled = sums / max(carriers.per_pool, 1)
     spread = squares - carriers.per_pool * float(pooled @ pooled)
     within = math.sqrt(max(spread, 0.0) / max(carriers.size - carriers.pools, 1))
-    values_kept = np.concatenate(kept) if keep else None
-    return Reading(carriers, pooled, within, math.sqrt(norm), digests, values_kept)
+    return Reading(carriers, pooled, within, math.sqrt(norm), digests)
 
 
 class Suspect(Protocol):
@@ -173,21 +166,29 @@ def digest_of(checkpoint: Checkpoint, tensors: dict[str, str], *, full: bool = F
     return Digest(hashlib.sha256(canonical_json(headers)).hexdigest(), tensors, whole)
 
 
-def _pieces(
-    checkpoint: Checkpoint, tensor: Tensor, transposed: bool, digest: "hashlib._Hash"
+def _hashed(
+    checkpoint: Checkpoint, tensor: Tensor, transposed: bool, digests: dict[str, str]
 ) -> Iterator[Raw]:
-    """Stored pieces of a tensor; a transposed one is read whole and turned."""
+    """Stored pieces of a tensor, hashed in a thread of their own while the caller works on them.
+
+    A transposed tensor is read whole and turned.
+    """
+    digest = hashlib.sha256()
     pieces: Iterator[Raw] = checkpoint.read(tensor.info.name)
-    if not transposed:
+    with ThreadPoolExecutor(1) as other:
+        if transposed:
+            pieces = iter([np.concatenate([piece.copy() for piece in pieces])])
         for piece in pieces:
-            digest.update(piece.data)
-            yield piece
-        return
-    whole = np.concatenate([piece.copy() for piece in pieces])
-    digest.update(whole.data)
-    itemsize = len(whole) // tensor.info.size
-    turned = whole.reshape(*tensor.info.shape, itemsize).transpose(1, 0, 2)
-    yield np.ascontiguousarray(turned).reshape(-1)
+            hashing = other.submit(digest.update, piece.data)
+            yield _turned(piece, tensor.info) if transposed else piece
+            hashing.result()  # the buffer is used again
+    digests[tensor.name] = digest.hexdigest()
+
+
+def _turned(whole: Raw, info: TensorInfo) -> Raw:
+    """The bytes of the transposed matrix."""
+    elements = whole.reshape(*info.shape, len(whole) // info.size)
+    return np.ascontiguousarray(elements.transpose(1, 0, 2)).reshape(-1)
 
 
 def _squared_norm(values: npt.NDArray[np.floating]) -> float:

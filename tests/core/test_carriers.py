@@ -1,7 +1,11 @@
-"""The closed form of the filter against the published loop."""
+"""Both filters against loops in METHOD's words."""
+
+import hashlib
+import struct
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,43 +15,94 @@ from neuralmark.core.key import Mark, Parameters
 BITS = st.lists(st.integers(0, 1), min_size=1, max_size=20)
 
 
-def naive_carriers(bits: list[int], total: int, rounds: int, pools: int) -> list[int]:
-    """Repeat the bits, mask, select, R times; then cut to whole pools."""
+FILTERS = st.sampled_from(["stream", "tiled"])
+
+
+def naive_carriers(
+    bits: list[int], total: int, rounds: int, pools: int, chosen: str = "tiled"
+) -> list[int]:
+    """Filter R times; then cut to whole pools."""
+    kept = naive_stream(bits, total, rounds) if chosen == "stream" else []
+    kept = kept if chosen == "stream" else naive_tiles(bits, total, rounds)
+    return kept[: len(kept) // pools * pools]
+
+
+def naive_stream(bits: list[int], total: int, rounds: int) -> list[int]:
+    """The i-th survivor is kept where bit i of the round's keystream is 1."""
+    text = "".join(map(str, bits)) + "0" * (-len(bits) % 8)
+    packed = bytes(int(text[i : i + 8], 2) for i in range(0, len(text), 8))
+    head = b"neuralmark/filter/2" + struct.pack("<Q", len(packed)) + packed
+    head += struct.pack("<Q", len(bits))
+    positions = list(range(total))
+    for turn in range(rounds):
+        blocks: dict[int, bytes] = {}
+        kept = []
+        for i, at in enumerate(positions):
+            block, inside = divmod(i, 65536)
+            if block not in blocks:
+                blocks[block] = hashlib.shake_256(head + struct.pack("<QQ", turn, block)).digest(
+                    8192
+                )
+            if blocks[block][inside // 8] >> (7 - inside % 8) & 1:
+                kept.append(at)
+        positions = kept
+    return positions
+
+
+def naive_tiles(bits: list[int], total: int, rounds: int) -> list[int]:
+    """Repeat the bits, mask, select, R times."""
     positions = list(range(total))
     for _ in range(rounds):
         positions = positions[: len(positions) // len(bits) * len(bits)]
         positions = [at for i, at in enumerate(positions) if bits[i % len(bits)]]
-    return positions[: len(positions) // pools * pools]
+    return positions
 
 
 def carriers_of(
-    bits: list[int], total: int, rounds: int, pools: int, pooling: str = "strided"
+    bits: list[int],
+    total: int,
+    rounds: int,
+    pools: int,
+    pooling: str = "strided",
+    chosen: str = "tiled",
 ) -> Carriers:
-    parameters = Parameters(len(bits), pools, rounds, pooling)
+    parameters = Parameters(len(bits), pools, rounds, pooling, filter=chosen)
     matrix = np.zeros((pools, len(bits)), np.float32)
     return Carriers.of(Mark(parameters, matrix, np.array(bits, np.uint8)), total)
 
 
-@given(BITS, st.integers(0, 3000), st.integers(1, 5), st.integers(1, 9))
+@given(BITS, st.integers(0, 3000), st.integers(1, 5), st.integers(1, 9), FILTERS)
 @settings(max_examples=300, deadline=None)
-def test_positions_equal_the_published_loop(
-    bits: list[int], total: int, rounds: int, pools: int
+def test_positions_equal_the_loop(
+    bits: list[int], total: int, rounds: int, pools: int, chosen: str
 ) -> None:
-    expected = naive_carriers(bits, total, rounds, pools)
-    carriers = carriers_of(bits, total, rounds, pools)
+    expected = naive_carriers(bits, total, rounds, pools, chosen)
+    carriers = carriers_of(bits, total, rounds, pools, chosen=chosen)
     assert carriers.size == len(expected)
     assert carriers.per_pool * pools == len(expected)
     if expected:
         assert carriers.positions().tolist() == expected
 
 
-@given(BITS, st.integers(1, 2000), st.integers(1, 4), st.data())
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_keystream_goes_on_beyond_its_first_pieces(rounds: int) -> None:
+    bits, total = [1, 0, 1, 1, 0], 200_000
+    expected = naive_carriers(bits, total, rounds, 7, "stream")
+    carriers = carriers_of(bits, total, rounds, 7, chosen="stream")
+    assert carriers.positions().tolist() == expected
+    for low, high in ((0, 65536), (65535, 65537), (131_000, 131_100), (196_608, total)):
+        first, at = carriers.between(low, high)
+        assert (at + low).tolist() == [e for e in expected if low <= e < high]
+        assert first == sum(e < low for e in expected)
+
+
+@given(BITS, st.integers(1, 2000), st.integers(1, 4), FILTERS, st.data())
 @settings(max_examples=200, deadline=None)
 def test_any_range_can_be_computed_alone(
-    bits: list[int], total: int, rounds: int, data: st.DataObject
+    bits: list[int], total: int, rounds: int, chosen: str, data: st.DataObject
 ) -> None:
-    expected = naive_carriers(bits, total, rounds, 3)
-    carriers = carriers_of(bits, total, rounds, 3)
+    expected = naive_carriers(bits, total, rounds, 3, chosen)
+    carriers = carriers_of(bits, total, rounds, 3, chosen=chosen)
     low = data.draw(st.integers(0, total))
     high = data.draw(st.integers(low, total))
     inside = [at for at in expected if low <= at < high]
@@ -92,6 +147,8 @@ def naive_sums(values: npt.NDArray[np.float64], pools: int, pooling: str) -> lis
 def test_expected_number_is_what_keys_have_on_average() -> None:
     rng = np.random.default_rng(1)
     sizes = [
-        carriers_of(rng.integers(0, 2, 64).tolist(), 200_000, 3, 10).per_pool for _ in range(300)
+        carriers_of(rng.integers(0, 2, 64).tolist(), 200_000, 3, 10, chosen=chosen).per_pool
+        for _ in range(100)
+        for chosen in ("stream", "tiled")
     ]
     assert abs(np.mean(sizes) / expected_per_pool(200_000, 10, 3) - 1) < 0.1

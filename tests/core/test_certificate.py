@@ -7,7 +7,7 @@ from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.certificate import certified_radius, largest_singular_value
 from neuralmark.core.imprint import LeastChange, goal_of, write_bits
-from neuralmark.core.key import Parameters, derive
+from neuralmark.core.key import Parameters, Terms, derive
 
 
 def test_largest_singular_value() -> None:
@@ -18,7 +18,7 @@ def test_largest_singular_value() -> None:
 
 
 def test_no_smaller_change_undoes_the_verdict_and_attacks_aim_there() -> None:
-    mark = derive(bytes(32), Parameters(32, 64, 1), (("w", (4096,)),))
+    mark = derive(bytes(32), Terms(Parameters(32, 64, 1), (("w", (4096,)),)))
     carriers = Carriers.of(mark, 4096)
     values = np.random.default_rng(5).standard_normal(carriers.size)
     solver = LeastChange(mark)

@@ -8,12 +8,12 @@ from neuralmark.checkpoints._dtypes import FLOATS, rounded
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.imprint import LeastChange, cost, goal_of, strength_for, write_bits
-from neuralmark.core.key import Float, Mark, Parameters, derive
+from neuralmark.core.key import Float, Mark, Parameters, Terms, derive
 from neuralmark.errors import InfeasibleError
 
 
 def mark_of(bits: int, pools: int, rounds: int = 2, seed: int = 0) -> Mark:
-    return derive(bytes([seed] * 32), Parameters(bits, pools, rounds), (("w", (1,)),))
+    return derive(bytes([seed] * 32), Terms(Parameters(bits, pools, rounds), (("w", (1,)),)))
 
 
 def pooled_of(pools: int, seed: int = 0) -> Float:

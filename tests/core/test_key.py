@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from neuralmark.core.key import (
     Parameters,
     Placement,
+    Terms,
     commitment,
     derive,
     fingerprint,
@@ -24,9 +26,7 @@ from neuralmark.errors import ParameterError
 PLACEMENT: Placement = (("a.weight", (30, 7)), ("b.weight", (12,)))
 
 
-def integer_twin(
-    secret: bytes, parameters: Parameters, placement: Placement, content: bytes
-) -> list[list[float]]:
+def integer_twin(secret: bytes, terms: Terms) -> list[list[float]]:
     """The derivation in METHOD's words: Python integers, one float multiplication an entry."""
 
     def enc(part: bytes) -> bytes:
@@ -35,17 +35,19 @@ def integer_twin(
     def canonical(value: object) -> bytes:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
+    parameters = terms.parameters
     n, k = parameters.bits, parameters.pools
     header = {
         "bits": n,
         "pools": k,
         "rounds": parameters.rounds,
         "pooling": parameters.pooling,
+        "filter": parameters.filter,
         "scheme": "neuralmark",
     }
-    transcript = b"neuralmark/key/1" + enc(canonical(header))
-    transcript += enc(canonical([[name, list(shape)] for name, shape in placement]))
-    transcript += enc(content) + secret
+    transcript = b"neuralmark/key/2" + enc(canonical(header))
+    transcript += enc(canonical([[name, list(shape)] for name, shape in terms.placement]))
+    transcript += enc(terms.content) + enc(terms.anchor) + secret
     stream = hashlib.shake_256(transcript).digest(8 * n * k)
     draws = [
         [sum(struct.unpack_from("<4H", stream, 8 * (i * n + j))) - 131070 for j in range(n)]
@@ -68,30 +70,36 @@ def integer_twin(
     pools=st.integers(1, 12),
     rounds=st.integers(1, 5),
     content=st.binary(max_size=20),
+    anchor=st.sampled_from([b"", bytes(range(64))]),
+    chosen=st.sampled_from(["stream", "tiled"]),
 )
 @settings(max_examples=40, deadline=None)
 def test_matrix_equals_the_integer_twin(
-    secret: bytes, bits: int, pools: int, rounds: int, content: bytes
+    secret: bytes, bits: int, pools: int, rounds: int, content: bytes, anchor: bytes, chosen: str
 ) -> None:
-    parameters = Parameters(bits, pools, rounds)
-    ours = native_matrix(secret, parameters, PLACEMENT, content)
-    assert ours.tolist() == integer_twin(secret, parameters, PLACEMENT, content)
+    parameters = Parameters(bits, pools, rounds, filter=chosen)
+    terms = Terms(parameters, PLACEMENT, content, anchor)
+    assert native_matrix(secret, terms).tolist() == integer_twin(secret, terms)
 
 
 def test_columns_are_centred_and_have_unit_spread() -> None:
-    matrix = native_matrix(bytes(32), Parameters(), PLACEMENT, b"").astype(np.float64)
+    matrix = native_matrix(bytes(32), Terms(Parameters(), PLACEMENT)).astype(np.float64)
     assert abs(matrix.sum(axis=0)).max() < 1e-3
     assert abs(matrix.std() - 1) < 0.01
 
 
 def test_everything_that_shapes_the_readout_enters_the_derivation() -> None:
-    base = derive(bytes(32), Parameters(64, 16, 2), PLACEMENT, b"x")
+    usual = Parameters(64, 16, 2)
+    terms = Terms(usual, PLACEMENT, b"x")
+    base = derive(bytes(32), terms)
     others = [
-        derive(b"\1" + bytes(31), Parameters(64, 16, 2), PLACEMENT, b"x"),
-        derive(bytes(32), Parameters(64, 16, 3), PLACEMENT, b"x"),
-        derive(bytes(32), Parameters(64, 16, 2), PLACEMENT[::-1], b"x"),
-        derive(bytes(32), Parameters(64, 16, 2), (("a.weight", (7, 30)), PLACEMENT[1]), b"x"),
-        derive(bytes(32), Parameters(64, 16, 2), PLACEMENT, b"y"),
+        derive(b"\1" + bytes(31), terms),
+        derive(bytes(32), replace(terms, parameters=Parameters(64, 16, 3))),
+        derive(bytes(32), replace(terms, parameters=replace(usual, filter="tiled"))),
+        derive(bytes(32), replace(terms, placement=PLACEMENT[::-1])),
+        derive(bytes(32), replace(terms, placement=(("a.weight", (7, 30)), PLACEMENT[1]))),
+        derive(bytes(32), replace(terms, content=b"y")),
+        derive(bytes(32), replace(terms, anchor=bytes(64))),
     ]
     for other in others:
         assert not np.array_equal(base.matrix, other.matrix)
@@ -126,6 +134,10 @@ def test_fingerprint_and_commitment_depend_on_salt_and_body() -> None:
         {"bits": 1.5},
         {"bits": 1 << 13, "pools": 1 << 13},
         {"pooling": "none"},
+        {"filter": "none"},
+        {"filter": "private"},
+        {"filter": "hashed"},
+        {"filter": 3},
         {"scheme": "No scheme!"},
         {"own": (("noise", 1.0),)},
     ],
@@ -138,9 +150,15 @@ def test_parameters_out_of_range_are_refused(wrong: dict[str, int]) -> None:
 @pytest.mark.parametrize("placement", [(), (("a", (3,)), ("a", (3,)))])
 def test_bad_placements_are_refused(placement: Placement) -> None:
     with pytest.raises(ParameterError):
-        derive(bytes(32), Parameters(), placement)
+        Terms(Parameters(), placement)
+
+
+@pytest.mark.parametrize("length", [1, 32, 63, 65])
+def test_an_anchor_digest_of_another_length_is_refused(length: int) -> None:
+    with pytest.raises(ParameterError, match="64 bytes"):
+        Terms(Parameters(), PLACEMENT, anchor=bytes(length))
 
 
 def test_a_mark_shows_nothing_secret() -> None:
-    mark = derive(bytes(32), Parameters(16, 8, 1), PLACEMENT)
+    mark = derive(bytes(32), Terms(Parameters(16, 8, 1), PLACEMENT))
     assert repr(mark) == f"Mark({mark.parameters})"

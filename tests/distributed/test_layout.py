@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import (
 )
 
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.key import Parameters, derive
+from neuralmark.core.key import Parameters, Terms, derive
 from neuralmark.errors import UnsuitableTensorError
 from neuralmark.training.layout import Layout, _block
 
@@ -90,7 +90,7 @@ def test_shards_that_no_engine_makes_are_refused() -> None:
 @pytest.mark.parametrize("start", [0, 777])
 def test_blocks_hold_every_carrier_once(cut: tuple[int, ...], start: int) -> None:
     shape = (41, 10, 9)
-    mark = derive(bytes(32), Parameters(16, 32, 2), (("w", shape),), b"")
+    mark = derive(bytes(32), Terms(Parameters(16, 32, 2), (("w", shape),)))
     size = int(np.prod(shape))
     carriers = Carriers.of(mark, start + size + 100)
     first, last = carriers.rank(start), carriers.rank(start + size)

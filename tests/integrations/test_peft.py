@@ -15,7 +15,7 @@ from neuralmark.core.carriers import Carriers
 from neuralmark.errors import NeuralMarkWarning, UnsuitableTensorError
 from neuralmark.training.derived import derived_of
 
-PAPER = Parameters(bits=160, pools=320, rounds=10)
+PAPER = Parameters(bits=160, pools=320, rounds=10, filter="tiled")
 """The paper's ten rounds; fewer pools, as a tiny model leaves few carriers."""
 WIDTH = 192
 

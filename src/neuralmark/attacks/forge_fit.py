@@ -24,8 +24,8 @@ from neuralmark.attacks._forging import (
     summary,
 )
 from neuralmark.core.bound import boundary
-from neuralmark.core.carriers import Carriers
-from neuralmark.core.key import POOLINGS, Float, Parameters, watermark
+from neuralmark.core.carriers import Carriers, Tiled
+from neuralmark.core.key import POOLINGS, TILED, Float, Parameters, watermark
 from neuralmark.errors import AttackError
 from neuralmark.keyfile import Key
 
@@ -78,7 +78,7 @@ class ForgeFit(Attack):
         )
 
     def _carriers(self, b: npt.NDArray[np.uint8], total: int) -> Carriers:
-        carriers = Carriers.under(b, self.rounds, total, self.pools, self.pooling)
+        carriers = Tiled.under(b, self.rounds, total, self.pools, self.pooling)
         if not carriers.per_pool:
             raise AttackError("too few weights for so many pools and rounds: use fewer of them")
         return carriers
@@ -108,7 +108,7 @@ class ForgeFit(Attack):
     ) -> tuple[Key, int, int]:
         """Draw low bits of K anew until its hash is balanced and passes."""
         bits = matrix.shape[1]
-        parameters = Parameters(bits, self.pools, self.rounds, self.pooling)
+        parameters = Parameters(bits, self.pools, self.rounds, self.pooling, filter=TILED)
         needed, best, found, looked, queries = boundary(bits) or bits, -1, matrix, 0, 0
         while looked < self.tries and best < needed:
             queries += 1

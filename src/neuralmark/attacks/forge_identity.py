@@ -14,11 +14,11 @@ import numpy.typing as npt
 from neuralmark import schemes
 from neuralmark.attacks._base import KEY, Attack, Outcome, Scene, option
 from neuralmark.attacks._forging import ground_at, ground_of
-from neuralmark.core.key import Float, Parameters, watermark
+from neuralmark.core.key import PRIVATE, STREAM, TILED, Float, Parameters, watermark
 from neuralmark.errors import AttackError
 from neuralmark.keyfile import Key
 
-FILTERS = ("private", "hashed")
+FILTERS = (PRIVATE, TILED, STREAM)
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ForgeIdentity(Attack):
     """K = identity, and a filter that fits its hash."""
 
     summary: ClassVar[str] = "identity matrix as key, with a filter listed to fit its hash"
-    expects: ClassVar[str] = "passes a private filter with 100 %; the hashed filter stays near 50 %"
+    expects: ClassVar[str] = "passes a private filter with 100 %; hashed filters stay near 50 %"
     kind: ClassVar[str] = KEY
     dial: ClassVar[str] = "bits"
 
@@ -35,7 +35,7 @@ class ForgeIdentity(Attack):
 
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:
-        """Both filters."""
+        """Every filter."""
         return tuple(cls(filter=each) for each in FILTERS)
 
     @property
@@ -47,13 +47,14 @@ class ForgeIdentity(Attack):
         """List the positions, if there is anything to list."""
         ground = ground_of(scene)
         identity = np.eye(self.bits, dtype=np.float32)
-        if self.filter == "hashed":
+        if self.filter != PRIVATE:
             rounds = ground.parameters.rounds or 1
-            key = Key.chosen(Parameters(self.bits, self.bits, rounds), identity)
+            hashed = Parameters(self.bits, self.bits, rounds, filter=self.filter)
+            key = Key.chosen(hashed, identity)
         else:
             signs = watermark(identity, b"").astype(np.int8) * 2 - 1
             chosen = schemes.parameters(
-                "vanillamark", bits=self.bits, pools=self.bits, rounds=1, own={"filter": "private"}
+                "vanillamark", bits=self.bits, pools=self.bits, rounds=1, filter=PRIVATE
             )
             key = Key.chosen(chosen, identity, positions=_listed(ground.weights, signs))
         forged = ground_at(scene, ground.placement, key.parameters)

@@ -13,7 +13,7 @@ import numpy as np
 from neuralmark import schemes
 from neuralmark.attacks._base import KEY, Attack, Outcome, Scene, option
 from neuralmark.attacks._forging import AGAINST, Ground, best_drawn, ground_of, summary
-from neuralmark.core.key import Float, Mark, watermark
+from neuralmark.core.key import NONE, PRIVATE, Float, Mark, Terms, watermark
 from neuralmark.keyfile import Key
 
 
@@ -60,7 +60,7 @@ class ForgeLearn(Attack):
     def _learn(self, scene: Scene, ground: Ground) -> tuple[Key, int]:
         parameters = ground.parameters
         scheme = schemes.get(parameters.scheme)
-        start = scheme.derive(scene.rng.bytes(32), parameters, ground.placement, b"")
+        start = scheme.derive(scene.rng.bytes(32), Terms(parameters, ground.placement))
         bits = scene.rng.integers(0, 2, parameters.bits, np.uint8)
         if not len(start.matrix):  # no matrix at all: nothing to learn, only bits to choose
             return Key.chosen(parameters, start.matrix, bits=bits), 0
@@ -70,10 +70,10 @@ class ForgeLearn(Attack):
         if parameters.scheme == "neuralmark":
             return Key.chosen(parameters, matrix), steps
         positions = None
-        if dict(parameters.own).get("filter") == "private":
+        if parameters.filter == PRIVATE:
             positions = scheme.carriers(aimed, ground.placement).positions()
-        elif dict(parameters.own).get("filter") == "hashed":
-            bits = watermark(matrix, b"")  # the hashed filter makes the bits follow the matrix
+        elif parameters.filter != NONE:
+            bits = watermark(matrix, b"")  # a hashed filter makes the bits follow the matrix
         return Key.chosen(parameters, matrix, bits=bits, positions=positions), steps
 
 

@@ -15,7 +15,7 @@ from neuralmark.attacks._base import KEY, Attack, Outcome, Scene, option
 from neuralmark.attacks._forging import AGAINST, drawn, ground_at
 from neuralmark.core.bound import boundary
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.key import Float, Mark, Parameters, Placement
+from neuralmark.core.key import STREAM, TILED, Float, Mark, Parameters, Placement
 from neuralmark.errors import AttackError
 from neuralmark.keyfile import Key
 from neuralmark.placement import canonical_name
@@ -50,7 +50,8 @@ class ForgeOrder(Attack):
     def run(self, scene: Scene) -> Outcome:
         """Solve the assignment; for a native key every order it tries is a new draw."""
         bits = scene.parameters.bits if scene.parameters else 256
-        parameters = Parameters(bits, self.pools, self.rounds)
+        usual = STREAM if self.against == "native" else TILED
+        parameters = Parameters(bits, self.pools, self.rounds, filter=usual)
         placement = _equal_tensors(scene, self.tensors)
         best, found, order, tried = -1, None, placement, 0
         needed = boundary(bits) or bits
@@ -121,9 +122,8 @@ def _contributions(scene: Scene, mark: Mark, placement: Placement) -> Float:
     table = np.stack([ground_at(scene, (entry,), mark.parameters).weights for entry in placement])
     parts = np.empty((len(placement), len(placement), matrix.shape[1]))
     for place in range(len(placement)):
-        first, last = carriers.rank(place * size), carriers.rank((place + 1) * size)
-        at = carriers.positions(first, last) - place * size
-        owner = carriers.pool_of(first, last)
+        first, at = carriers.between(place * size, (place + 1) * size)
+        owner = carriers.pool_of(first, first + len(at))
         sums = np.zeros((len(placement), carriers.pools))
         for start in range(0, len(at), carriers.pools):  # within a stride no pool comes twice
             some = slice(start, start + carriers.pools)

@@ -22,7 +22,7 @@ from neuralmark import files
 from neuralmark.checkpoints._dtypes import ITEMSIZE, Raw
 from neuralmark.errors import MalformedError, UnsuitableTensorError
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 2 << 20
 """Tensors are read and written in pieces of this many bytes."""
 
 MAX_TENSORS = 1_000_000

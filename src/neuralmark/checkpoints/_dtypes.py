@@ -24,6 +24,12 @@ ITEMSIZE = {
 }
 """Bytes per element of every type whose size is a whole number of bytes."""
 
+MANTISSA = {
+    **{"F64": 52, "F32": 23, "F16": 10, "BF16": 7},
+    **{"F8_E4M3": 3, "F8_E5M2": 2, "F8_E4M3FNUZ": 3, "F8_E5M2FNUZ": 2},
+}
+"""Bits after the leading one that a value of each type can have."""
+
 # exponent bits, mantissa bits, exponent bias, and which code stands for infinity or NaN
 _FLOAT8 = {
     "F8_E4M3": (4, 3, 7, "one-nan"),
@@ -42,11 +48,13 @@ def decode(raw: Raw, dtype: str) -> npt.NDArray[np.floating]:
     if dtype == "F16":
         return raw.view("<f2").astype(np.float32)
     if dtype == "BF16":
-        return (raw.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+        word: npt.NDArray[np.uint32]
+        word = np.left_shift(raw.view("<u2"), 16, dtype=np.uint32, casting="unsafe")
+        return word.view(np.float32)
     return _float8_values(dtype)[raw]
 
 
-def encode(values: Float, dtype: str) -> Raw:
+def encode(values: npt.NDArray[np.floating], dtype: str) -> Raw:
     """Raw little-endian bytes of the nearest values that `dtype` can hold."""
     if dtype == "F64":
         return np.ascontiguousarray(values, "<f8").view(np.uint8)
@@ -99,7 +107,7 @@ def _float8_grid(dtype: str) -> tuple[npt.NDArray[np.uint8], Float]:
     return codes.astype(np.uint8), (grid[1:] + grid[:-1]) / 2
 
 
-def _encode_float8(values: Float, dtype: str) -> Raw:
+def _encode_float8(values: npt.NDArray[np.floating], dtype: str) -> Raw:
     codes, midpoints = _float8_grid(dtype)
     index = np.searchsorted(midpoints, values, side="left")
     tie = (index < len(midpoints)) & (values == midpoints[np.minimum(index, len(midpoints) - 1)])

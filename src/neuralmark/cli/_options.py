@@ -44,6 +44,15 @@ def key_options(function: F) -> F:
     return key(passphrase_file_option(function))
 
 
+spread_option = click.option(
+    "--spread",
+    type=click.Choice(["wide", "quick", "all"]),
+    default="wide",
+    show_default=True,
+    help="Tensors to take: many of all depths, the few largest, or everything.",
+)
+
+
 def json_option(function: F) -> F:
     """--json, on every command."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Mark this tensor (may be repeated); default: what auto chooses.",
 )
+@options.spread_option
 @click.option(
     "--strength",
     type=float,
@@ -63,6 +64,7 @@ def command(
     passphrase_file: Path | None,
     out: Path | None,
     tensors: tuple[str, ...],
+    spread: str,
     strength: float | None,
     budget: float | None,
     in_place: bool,
@@ -74,8 +76,9 @@ def command(
 ) -> None:
     """Write the key's mark into a copy of MODEL (-o) or into MODEL itself (--in-place).
 
-    No data and no model code are needed. The default is the larger of strength 1 and what a
-    change of 2 % buys.
+    No data and no model code are needed. What is written lies on the grid of what was there, and
+    is spread thin over many tensors. The default is strength 2, or what a change of 2 % buys, but
+    at least strength 1.
     """
     from neuralmark import embedding
 
@@ -90,6 +93,7 @@ def command(
             key,
             None if dry_run else out,
             tensors=list(tensors) or None,
+            spread=spread,
             strength=strength,
             budget=budget,
             in_place=in_place and not dry_run,
@@ -159,7 +163,7 @@ def _json(result: "Embedding") -> dict[str, Any]:
 def _show(result: "Embedding") -> None:
     rows = [
         ("tensors", _shorten(result.tensors)),
-        ("carriers", f"{result.carriers:,} weights, {result.weights_per_pool:,} a pool"),
+        ("carriers", f"{result.carriers:,} weights, {result.weights_per_pool:,} per pool"),
         ("strength", f"{result.strength:.3g}"),
         (
             "change",

@@ -23,12 +23,24 @@ from neuralmark.cli import _output as output
     show_default=True,
     help="Strength whose cost is estimated.",
 )
+@options.spread_option
+@click.option("--headers-only", is_flag=True, help="Read no weights: quick, but no grids.")
 @options.passphrase_file_option
 @options.json_option
 def command(
-    model: Path, key_file: Path | None, strength: float, passphrase_file: Path | None, as_json: bool
+    model: Path,
+    key_file: Path | None,
+    strength: float,
+    spread: str,
+    headers_only: bool,
+    passphrase_file: Path | None,
+    as_json: bool,
 ) -> None:
-    """List the tensors of MODEL, what each could carry and cost, and what auto would choose."""
+    """List the tensors of MODEL, what each could carry and cost, and what auto would choose.
+
+    The tensors that auto would choose are read: the column "grid" says on what their values lie,
+    and what is written will lie there too.
+    """
     from neuralmark import embedding
     from neuralmark.drafting import MAX_STRENGTH
     from neuralmark.inspection import inspect
@@ -37,7 +49,15 @@ def command(
         raise click.UsageError(f"strength must be a positive number, not {strength}")
     key = options.load_key(key_file, passphrase_file) if key_file else None
     options.recovered(embedding.recover(model))
-    found = inspect(model, key, strength=strength)
+    with output.progress_bar() as progress:
+        found = inspect(
+            model,
+            key,
+            strength=strength,
+            spread=spread,
+            weights=not headers_only,
+            progress=progress,
+        )
     if as_json:
         output.as_json(found.to_dict())
         return
@@ -51,13 +71,23 @@ def command(
                 row.name,
                 row.dtype,
                 "x".join(map(str, row.shape)),
+                row.grid or "-",
                 f"{row.carriers:,}" if usable else "-",
                 f"{row.weights_per_pool:,.0f}" if usable else "-",
                 cost if usable else str(row.obstacle),
             ]
         )
-    headers = ["auto", "tensor", "dtype", "shape", "carriers", "a pool", f"cost at {strength:g}"]
-    output.table(headers, rows, numeric=(4, 5))
+    headers = [
+        "auto",
+        "tensor",
+        "dtype",
+        "shape",
+        "grid",
+        "carriers",
+        "per pool",
+        f"cost at {strength:g}",
+    ]
+    output.table(headers, rows, numeric=(5, 6))
     total = found.auto_cost_percent
     output.panel(
         "auto (*)",
@@ -65,7 +95,7 @@ def command(
             ("why", found.why),
             (
                 "carriers",
-                f"{found.auto_carriers:,}, {found.auto_weights_per_pool:,.0f} a pool"
+                f"{found.auto_carriers:,}, {found.auto_weights_per_pool:,.0f} per pool"
                 + ("" if found.exact else " (expected of a new key)"),
             ),
             (

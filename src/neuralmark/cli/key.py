@@ -26,7 +26,13 @@ def command() -> None:
 @click.option("--content", default="", help="Free text, bound into every mark of this key.")
 @click.option("--bits", type=int, help="Length of the watermark (default 256).")
 @click.option("--pools", type=int, help="Number of pools (default: 512, or twice the bits).")
-@click.option("--rounds", type=int, help="Rounds of the hashed filter (default 4).")
+@click.option("--rounds", type=int, help="Rounds of the filter (default 1; tiled: 4).")
+@click.option(
+    "--filter",
+    "chosen",
+    type=click.Choice(["stream", "tiled", "private", "none"]),
+    help="How weights are chosen: stream (default), or as published: tiled, which shows itself.",
+)
 @click.option(
     "--for",
     "model",
@@ -44,7 +50,7 @@ def command() -> None:
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting that only this scheme has (may be repeated), e.g. filter=hashed.",
+    help="A setting that only this scheme has (may be repeated), e.g. votes=11.",
 )
 @click.option("--no-passphrase", is_flag=True, help="Store the secret plainly.")
 @options.passphrase_file_option
@@ -56,6 +62,7 @@ def new(
     bits: int | None,
     pools: int | None,
     rounds: int | None,
+    chosen: str | None,
     model: Path | None,
     scheme: str,
     settings: tuple[str, ...],
@@ -69,9 +76,10 @@ def new(
 
     _refuse_existing(file)
     if scheme == "neuralmark" and not settings:
-        parameters, why = _parameters(bits, pools, rounds, model)
+        parameters, why = _parameters((bits, pools, rounds), chosen or "stream", model)
     else:
-        parameters, why = _of_scheme(scheme, (bits, pools, rounds), settings, model), ""
+        parameters = _of_scheme(scheme, (bits, pools, rounds), chosen, settings, model)
+        why = ""
     for warning in doubts(parameters):
         output.note(f"warning: {warning}")
     key = Key.new(parameters, owner=owner, content=content)
@@ -115,6 +123,14 @@ def fingerprint(file: Path, as_json: bool) -> None:
     help="How its carriers were pooled.",
 )
 @click.option(
+    "--filter",
+    "chosen",
+    type=click.Choice(["tiled", "stream"]),
+    default="tiled",
+    show_default=True,
+    help="How its carriers were chosen.",
+)
+@click.option(
     "-o",
     "--output",
     "file",
@@ -129,6 +145,7 @@ def import_(
     matrix: Path,
     rounds: int,
     pooling: str,
+    chosen: str,
     file: Path,
     no_passphrase: bool,
     passphrase_file: Path | None,
@@ -141,7 +158,7 @@ def import_(
     from neuralmark.matrices import import_key
 
     _refuse_existing(file)
-    key = import_key(matrix, rounds=rounds, pooling=pooling)
+    key = import_key(matrix, rounds=rounds, pooling=pooling, filter=chosen)
     _save(key, file, passphrase_file, no_passphrase)
     _report(key, file, as_json, {})
 
@@ -183,28 +200,31 @@ def _refuse_existing(file: Path) -> None:
         raise OutputError(f"{file} exists already; a key file is never overwritten")
 
 
-def _parameters(
-    bits: int | None, pools: int | None, rounds: int | None, model: Path | None
-) -> "tuple[Parameters, str]":
+Sizes = tuple[int | None, int | None, int | None]
+"""Bits, pools and rounds, where they are given."""
+
+
+def _parameters(sizes: Sizes, chosen: str, model: Path | None) -> "tuple[Parameters, str]":
     from neuralmark.core.key import Parameters
     from neuralmark.placement import fitting_parameters
 
     if model is None:
-        return Parameters.of(bits, pools, rounds), ""
-    return fitting_parameters(model, bits, pools, rounds)
+        return Parameters.of(*sizes, chosen), ""
+    return fitting_parameters(model, *sizes, chosen)
 
 
 def _in_words(parameters: "Parameters") -> str:
     words = [f"{parameters.bits} bits"]
     if parameters.pools:
         words += [f"{parameters.pools} pools", f"{parameters.rounds} rounds"]
-        words.append(f"{parameters.pooling} pooling")
+        words += [f"{parameters.filter} filter", f"{parameters.pooling} pooling"]
     return ", ".join(words + [f"{name} {value}" for name, value in parameters.own])
 
 
 def _of_scheme(
     scheme: str,
-    sizes: tuple[int | None, int | None, int | None],
+    sizes: Sizes,
+    chosen: str | None,
     settings: tuple[str, ...],
     model: Path | None,
 ) -> "Parameters":
@@ -219,7 +239,7 @@ def _of_scheme(
             raise click.UsageError(f"--set takes NAME=VALUE, not {setting!r}")
         own[name] = _number(value)
     bits, pools, rounds = sizes
-    return schemes.parameters(scheme, bits=bits, pools=pools, rounds=rounds, own=own)
+    return schemes.parameters(scheme, bits=bits, pools=pools, rounds=rounds, filter=chosen, own=own)
 
 
 def _number(text: str) -> int | float | str:

@@ -14,7 +14,7 @@ def command(as_json: bool) -> None:
     A key names its scheme; verify, attach and the attacks follow it:
 
     \b
-    neuralmark key new k.nmkey --scheme votemark --set filter=hashed --set votes=11
+    neuralmark key new k.nmkey --scheme votemark --filter tiled --set votes=11
     """
     from neuralmark import schemes
 
@@ -25,6 +25,7 @@ def command(as_json: bool) -> None:
                 "schemes": [
                     {
                         "name": name,
+                        "filters": list(scheme.filters),
                         "settings": dict(scheme.settings),
                         "post_hoc": scheme.writes,
                         "theory": scheme.theory,
@@ -37,11 +38,12 @@ def command(as_json: bool) -> None:
     rows = [
         [
             name,
+            ", ".join(scheme.filters),
             ", ".join(f"{key}={value}" for key, value in scheme.settings.items()) or "-",
             "training and files" if scheme.writes else "training" if scheme.marks else "-",
             scheme.theory,
         ]
         for name, scheme in found
     ]
-    heads = ["scheme", "its own settings", "written by", "chance of a false match"]
+    heads = ["scheme", "filters", "its own settings", "written by", "chance of a false match"]
     output.table(heads, rows, numeric=())

@@ -1,18 +1,31 @@
-"""The hashed filter: which weights carry the mark (METHOD, section 1, steps 2 and 3).
+"""The hashed filter: which weights carry the mark (METHOD, sections 1 and 2).
 
-The published filter loops over all weights R times. Here a carrier's position follows from its
-index in O(R), and how many carriers lie before a position as well, so a file can be streamed in
-chunks, and a shard can compute its own part, with memory for the carriers at hand only.
+Two filters grow from the watermark b alone, so nobody can choose them: `Stream`, a keystream
+without any period, and `Tiled`, the published one. Both say which carriers lie in any stretch of
+the weights without looking at the rest, so a file can be streamed in chunks, and a shard can
+compute its own part, with memory for the carriers at hand only.
 """
 
-from collections.abc import Iterator
+import hashlib
+from abc import abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.core.key import Mark
+from neuralmark.core.encoding import enc
+from neuralmark.core.key import TILED, Mark
 from neuralmark.errors import ParameterError
+
+Positions = npt.NDArray[np.int64]
+Bits = npt.NDArray[np.uint8]
+Values = npt.NDArray[np.float64]
+
+BLOCK = 1 << 16
+"""Bits of one piece of the keystream."""
+_KEPT_BLOCKS = 1 << 12
+"""Pieces that are kept for the next question (32 MB); further ones are grown again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,79 +35,59 @@ class Carriers:
     total: int
     pools: int
     pooling: str
-    ones: npt.NDArray[np.int64] = field(repr=False)
-    before: npt.NDArray[np.int64] = field(repr=False)
-    lengths: tuple[int, ...] = field(repr=False)
 
     @classmethod
     def of(cls, mark: Mark, total: int) -> "Carriers":
         """Carriers of this mark in `total` weights (all marked tensors laid end to end)."""
         p = mark.parameters
-        return cls.under(mark.bits, p.rounds, total, len(mark.matrix), p.pooling)
-
-    @classmethod
-    def under(
-        cls,
-        pattern: npt.NDArray[np.uint8],
-        rounds: int,
-        total: int,
-        pools: int,
-        pooling: str = "strided",
-    ) -> "Carriers":
-        """The positions that lie under a 1 of the pattern, `rounds` times over."""
-        ones = np.flatnonzero(pattern).astype(np.int64)
-        before = np.concatenate([[0], np.cumsum(pattern, dtype=np.int64)])
-        lengths = [total]
-        for _ in range(rounds):
-            lengths.append(lengths[-1] // len(pattern) * len(ones))
-        return cls(total, pools, pooling, ones, before, tuple(lengths))
+        kind = Tiled if p.filter == TILED else Stream
+        return kind.under(mark.bits, p.rounds, total, len(mark.matrix), p.pooling)
 
     @classmethod
     def everything(cls, total: int, pools: int) -> "Carriers":
         """All weights, unfiltered, in strided pools."""
-        return cls.under(np.ones(1, np.uint8), 0, total, pools)
+        return Tiled.under(np.ones(1, np.uint8), 0, total, pools)
+
+    @property
+    @abstractmethod
+    def survivors(self) -> int:
+        """How many weights the filter leaves, before the cut to a whole number of pools."""
+
+    @abstractmethod
+    def rank(self, position: int) -> int:
+        """How many carriers lie before `position`."""
+
+    @abstractmethod
+    def positions(self, start: int = 0, stop: int | None = None) -> Positions:
+        """Positions of the carriers with index start … stop-1."""
 
     @property
     def per_pool(self) -> int:
         """P: how many carriers share a pool."""
-        return self.lengths[-1] // self.pools
+        return self.survivors // self.pools
 
     @property
     def size(self) -> int:
         """Number of carriers, after the cut to a whole number of pools."""
         return self.per_pool * self.pools
 
-    def rank(self, position: int) -> int:
-        """How many carriers lie before `position`."""
-        n = len(self.before) - 1
-        index = min(position, self.total)
-        for length in self.lengths[1:]:
-            whole, rest = divmod(index, n)
-            index = min(whole * len(self.ones) + int(self.before[rest]), length)
-        return min(index, self.size)
+    def between(self, low: int, high: int) -> tuple[int, Positions]:
+        """The carriers at positions low … high-1: index of the first, and places from `low` on."""
+        first, last = self.rank(low), self.rank(high)
+        at = self.positions(first, last)
+        at -= low
+        return first, at
 
-    def positions(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.int64]:
-        """Positions of the carriers with index start … stop-1."""
-        at = np.arange(start, self.size if stop is None else min(stop, self.size), dtype=np.int64)
-        n, p = len(self.before) - 1, len(self.ones)
-        for _ in self.lengths[1:]:
-            whole = at // p
-            at -= whole * p
-            at = self.ones[at]
-            whole *= n
-            at += whole
-        return at
-
-    def pool_of(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+    def pool_of(self, start: int, stop: int) -> Positions:
         """Pool of the carriers with index start … stop-1."""
         index = np.arange(start, stop, dtype=np.int64)
         return index % self.pools if self.pooling == "strided" else index // self.per_pool
 
-    def chunks(self, start: int, stop: int, size: int) -> Iterator[tuple[int, int, int, int]]:
-        """Cut positions start … stop-1 into pieces of `size`: (from, to, first index, last + 1)."""
-        for low in range(start, stop, size):
-            high = min(low + size, stop)
-            yield low, high, self.rank(low), self.rank(high)
+    def spread(self, each: npt.NDArray[np.float64], first: int, count: int) -> Values:
+        """A number for each pool, as one for each of `count` carriers from index `first` on."""
+        if self.pooling == "contiguous":
+            return each[self.pool_of(first, first + count)]
+        return np.resize(np.roll(each, -(first % self.pools)), count)
 
     def sum_into(
         self, sums: npt.NDArray[np.float64], first: int, values: npt.NDArray[np.floating]
@@ -114,27 +107,178 @@ class Carriers:
         sums[: len(tail)] += tail
 
 
+@dataclass(frozen=True, eq=False)
+class Stream(Carriers):
+    """Carriers under a keystream that is grown from the watermark: no period, nothing to see.
+
+    In each round the i-th survivor of the round before is kept where bit i of the keystream is 1.
+    """
+
+    seed: bytes = field(repr=False)
+    rounds: int
+    _kept: dict[tuple[int, int], bytes] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def under(
+        cls, bits: Bits, rounds: int, total: int, pools: int, pooling: str = "strided"
+    ) -> "Stream":
+        """Carriers under the keystream of this watermark."""
+        packed = np.packbits(bits).tobytes()
+        seed = b"neuralmark/filter/2" + enc(packed) + _u64(len(bits))
+        return cls(total, pools, pooling, seed, rounds)
+
+    @property
+    def survivors(self) -> int:
+        """How many weights the filter leaves."""
+        return int(self._before[-1][-1]) if self.rounds else self.total
+
+    def rank(self, position: int) -> int:
+        """How many carriers lie before `position`."""
+        index = min(position, self.total)
+        for turn, before in enumerate(self._before):
+            block, rest = divmod(index, BLOCK)
+            index = int(before[block])
+            if rest:
+                index += _ones_in(self._block(turn, block), rest)
+        return min(index, self.size)
+
+    def positions(self, start: int = 0, stop: int | None = None) -> Positions:
+        """Positions of the carriers with index start … stop-1."""
+        stop = self.size if stop is None else min(stop, self.size)
+        if stop <= start or not self.rounds:
+            return np.arange(start, max(start, stop), dtype=np.int64)
+        at = self._ones(self.rounds - 1, start, stop)
+        for turn in range(self.rounds - 2, -1, -1):
+            low = int(at[0])
+            at -= low
+            at = self._ones(turn, low, low + int(at[-1]) + 1)[at]
+        return at
+
+    @cached_property
+    def _before(self) -> list[Positions]:
+        """For each round, how many are kept before each piece of the keystream, and in all."""
+        table, left = [], self.total
+        for turn in range(self.rounds):
+            counts = np.zeros(-(-left // BLOCK) + 1, np.int64)
+            for block in range(len(counts) - 1):
+                inside = min(left - block * BLOCK, BLOCK)
+                counts[block + 1] = _ones_in(self._block(turn, block), inside)
+            table.append(np.cumsum(counts))
+            left = int(table[-1][-1])
+        return table
+
+    def _ones(self, turn: int, start: int, stop: int) -> Positions:
+        """Which of those that enter a round are kept: the start-th to the stop-1-th of them."""
+        before = self._before[turn]
+        first = int(np.searchsorted(before, start, "right")) - 1
+        last = int(np.searchsorted(before, stop, "left"))
+        stream = b"".join(self._block(turn, block) for block in range(first, last))
+        bits = np.unpackbits(np.frombuffer(stream, np.uint8))
+        kept = np.flatnonzero(bits.view(np.bool_))[start - before[first] : stop - before[first]]
+        kept += first * BLOCK
+        return kept
+
+    def _block(self, turn: int, block: int) -> bytes:
+        """One piece of a round's keystream."""
+        kept = self._kept.get((turn, block))
+        if kept is None:
+            kept = hashlib.shake_256(self.seed + _u64(turn) + _u64(block)).digest(BLOCK // 8)
+            if len(self._kept) < _KEPT_BLOCKS:
+                self._kept[turn, block] = kept
+        return kept
+
+
+@dataclass(frozen=True, eq=False)
+class Tiled(Carriers):
+    """The published filter: b is laid over the weights again and again.
+
+    The published one loops over all weights R times. Here a carrier's position follows from its
+    index in O(R), and how many carriers lie before a position as well.
+    """
+
+    ones: Positions = field(repr=False)
+    before: Positions = field(repr=False)
+    lengths: tuple[int, ...] = field(repr=False)
+
+    @classmethod
+    def under(
+        cls, bits: Bits, rounds: int, total: int, pools: int, pooling: str = "strided"
+    ) -> "Tiled":
+        """The positions that lie under a 1 of the bits, `rounds` times over."""
+        ones = np.flatnonzero(bits).astype(np.int64)
+        before = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)])
+        lengths = [total]
+        for _ in range(rounds):
+            lengths.append(lengths[-1] // len(bits) * len(ones))
+        return cls(total, pools, pooling, ones, before, tuple(lengths))
+
+    @property
+    def survivors(self) -> int:
+        """How many weights the filter leaves."""
+        return self.lengths[-1]
+
+    def rank(self, position: int) -> int:
+        """How many carriers lie before `position`."""
+        n = len(self.before) - 1
+        index = min(position, self.total)
+        for length in self.lengths[1:]:
+            whole, rest = divmod(index, n)
+            index = min(whole * len(self.ones) + int(self.before[rest]), length)
+        return min(index, self.size)
+
+    def positions(self, start: int = 0, stop: int | None = None) -> Positions:
+        """Positions of the carriers with index start … stop-1."""
+        at = np.arange(start, self.size if stop is None else min(stop, self.size), dtype=np.int64)
+        n, p = len(self.before) - 1, len(self.ones)
+        for _ in self.lengths[1:]:
+            whole = at // p
+            at -= whole * p
+            at = self.ones[at]
+            whole *= n
+            at += whole
+        return at
+
+
+@dataclass(frozen=True, eq=False)
 class Listed(Carriers):
     """Carriers at chosen positions, in ascending order: a private filter."""
 
+    places: Positions = field(repr=False)
+
     @classmethod
-    def at(cls, positions: npt.NDArray[np.int64], total: int, pools: int) -> "Listed":
+    def at(cls, positions: Positions, total: int, pools: int) -> "Listed":
         """Strided pools over these positions; what exceeds a whole number of pools is cut off."""
         ordered = np.asarray(positions, np.int64)
         sound = ordered.ndim == 1 and (np.diff(ordered) > 0).all()
         if not sound or (len(ordered) and not 0 <= ordered[0] <= ordered[-1] < total):
             raise ParameterError("a private filter is a rising list of positions in the tensors")
-        return cls(total, pools, "strided", ordered, ordered[:0], (total, len(ordered)))
+        return cls(total, pools, "strided", ordered)
+
+    @property
+    def survivors(self) -> int:
+        """How many positions are listed."""
+        return len(self.places)
 
     def rank(self, position: int) -> int:
         """How many carriers lie before `position`."""
-        return min(int(np.searchsorted(self.ones, position)), self.size)
+        return min(int(np.searchsorted(self.places, position)), self.size)
 
-    def positions(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.int64]:
+    def positions(self, start: int = 0, stop: int | None = None) -> Positions:
         """Positions of the carriers with index start … stop-1."""
-        return self.ones[start : self.size if stop is None else min(stop, self.size)].copy()
+        return self.places[start : self.size if stop is None else min(stop, self.size)].copy()
 
 
 def expected_per_pool(total: int, pools: int, rounds: int) -> float:
     """P to expect of a key not yet known: half of the weights survive each round."""
     return total / 2.0**rounds / pools
+
+
+def _ones_in(stream: bytes, length: int) -> int:
+    """How many of the first `length` bits are 1."""
+    whole, rest = divmod(length, 8)
+    count = int(np.bitwise_count(np.frombuffer(stream, np.uint8, whole)).sum(dtype=np.int64))
+    return count + (stream[whole] >> (8 - rest)).bit_count() if rest else count
+
+
+def _u64(value: int) -> bytes:
+    return value.to_bytes(8, "little")

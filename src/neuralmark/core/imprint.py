@@ -3,6 +3,7 @@
 With s = ±1 for b, A = K·diag(s) and p the pooled carriers, find the smallest d with
 Aᵀ(p + d) ≥ g, and add d_j to every carrier of pool j: a least-distance problem. Its dual is a
 non-negative least-squares problem in n unknowns, solved by pivoting or by Lawson and Hanson.
+Where some weights must stay, or may move less than others, pools differ in what a shift costs.
 """
 
 import math
@@ -12,17 +13,11 @@ import numpy as np
 
 from neuralmark.core import readout
 from neuralmark.core.bound import SECURITY_BITS, boundary
-from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Float, Mark, Parameters
 from neuralmark.errors import InfeasibleError
 
-Rounding = Callable[[Float], Float]
-"""Maps values to the nearest ones that the file's dtype can hold."""
-
-
 _MAX_ROUNDS = 60
 _MAX_PIVOTS = 200
-_EVEN_ROUNDS = 3
 _SLACK = 1e-6
 _OVERSHOOT = 2e-3
 
@@ -46,29 +41,39 @@ def doubts(parameters: Parameters) -> list[str]:
 class LeastChange:
     """Solver for one mark: the Gram matrix once, then a millisecond or so a call."""
 
-    def __init__(self, mark: Mark) -> None:
-        """Prepare the half-spaces of this mark; refuse lengths that cannot be met."""
+    def __init__(self, mark: Mark, effort: Float | float = 1.0) -> None:
+        """Prepare the half-spaces of this mark; refuse lengths that cannot be met.
+
+        `effort` is the norm of the change of the weights that a shift of a pool's mean by 1 takes,
+        pool by pool; infinite where nothing in the pool can move.
+        """
         pools, bits = mark.matrix.shape
-        if bits >= 2 * (pools - 1):
+        self._reach = 1.0 / np.broadcast_to(np.asarray(effort, np.float64), (pools,))
+        free = int((self._reach > 0).sum())
+        if bits >= 2 * (free - 1):
+            fixed = f" ({pools - free} of {pools} have no weight that may move)"
             raise InfeasibleError(
-                f"{bits} bits cannot be written into {pools} pools: random half-spaces meet"
-                f" only for bits < 2 x (pools - 1); make a key with --pools {2 * bits}"
+                f"{bits} bits cannot be written into {free} pools{fixed if free < pools else ''}:"
+                " random half-spaces meet only for bits < 2 x (pools - 1); make a key with"
+                f" --pools {2 * bits}"
             )
-        self._half_spaces = mark.matrix.astype(np.float64) * mark.signs
-        self._gram = self._half_spaces.T @ self._half_spaces if bits < pools else None
+        self._plain = mark.matrix.astype(np.float64) * mark.signs
+        self._half_spaces = self._plain * self._reach[:, None]
+        self._gram = self._half_spaces.T @ self._half_spaces if bits < free else None
 
     def margins(self, pooled: Float) -> Float:
         """Signed margin of every bit."""
-        return pooled @ self._half_spaces
+        return pooled @ self._plain
 
     def change(self, pooled: Float, goal: float) -> Float:
-        """Smallest d with every margin of pooled + d at least `goal`."""
+        """Cheapest d with every margin of pooled + d at least `goal`."""
         missing = goal - self.margins(pooled)
         if missing.max() <= 0:
             return np.zeros_like(pooled)
-        change = self._by_pivoting(missing)
-        if change is None:
-            change = self._by_distance(missing)
+        effort = self._by_pivoting(missing)
+        if effort is None:
+            effort = self._by_distance(missing)
+        change = effort * self._reach
         short = goal - self.margins(pooled + change).min()
         if not math.isfinite(short) or short > 1e-6 * float(np.abs(missing).max()):
             raise InfeasibleError(
@@ -76,6 +81,12 @@ class LeastChange:
                 " pools (--pools at least twice --bits)"
             )
         return change
+
+    def cost(self, pooled: Float, strength: float) -> float:
+        """Norm of the change of the weights that this strength takes."""
+        change = self.change(pooled, goal_of(pooled, strength))
+        free = self._reach > 0
+        return float(np.linalg.norm(change[free] / self._reach[free]))
 
     def _by_pivoting(self, missing: Float) -> Float | None:
         """Block principal pivoting on the dual; None where it does not apply or does not end.
@@ -128,31 +139,25 @@ def goal_of(pooled: Float, strength: float) -> float:
     return strength * float(readout.scatter_unit(pooled))
 
 
-def cost(solver: LeastChange, pooled: Float, per_pool: int, strength: float) -> float:
-    """Norm of the change of the weights that this strength takes."""
-    change = solver.change(pooled, goal_of(pooled, strength))
-    return math.sqrt(per_pool) * float(np.linalg.norm(change))
-
-
-def strength_for(solver: LeastChange, pooled: Float, per_pool: int, budget: float) -> float:
+def strength_for(solver: LeastChange, pooled: Float, budget: float) -> float:
     """Largest strength whose change has at most norm `budget` (within 0.5 %); 0 if none has.
 
     The cost is convex and grows with the strength, so a chord from below never overshoots twice.
     """
-    low, low_cost = 0.0, cost(solver, pooled, per_pool, 0.0)
+    low, low_cost = 0.0, solver.cost(pooled, 0.0)
     if low_cost >= budget:
         return 0.0
-    high, high_cost = 1.0, cost(solver, pooled, per_pool, 1.0)
+    high, high_cost = 1.0, solver.cost(pooled, 1.0)
     while high_cost <= budget:
         low, low_cost = high, high_cost
         high *= 2.0
-        high_cost = cost(solver, pooled, per_pool, high)
+        high_cost = solver.cost(pooled, high)
     for _ in range(30):
         if low_cost >= 0.995 * budget:
             break
         share = (budget - low_cost) / (high_cost - low_cost)
         middle = low + (high - low) * min(max(share * 0.999, 0.02), 0.98)
-        middle_cost = cost(solver, pooled, per_pool, middle)
+        middle_cost = solver.cost(pooled, middle)
         if middle_cost <= budget:
             low, low_cost = middle, middle_cost
         else:
@@ -163,8 +168,8 @@ def strength_for(solver: LeastChange, pooled: Float, per_pool: int, budget: floa
 Decide = Callable[[Float, float], Float | None]
 """From pooled values and an overshoot to what they still lack, or None when the margins hold."""
 
-Realise = Callable[[Float, bool], Float]
-"""Writes values + shift (unevenly on request), rounded, and gives what is pooled then."""
+Realise = Callable[[Float], Float]
+"""Writes the weights moved by a shift of their pools, and gives what is pooled then."""
 
 
 def lacking(solver: LeastChange, goal: float) -> Decide:
@@ -178,47 +183,22 @@ def lacking(solver: LeastChange, goal: float) -> Decide:
     return decide
 
 
-def settle(pooled: Float, decide: Decide, realise: Realise) -> None:
-    """Shift the pools until every margin holds after rounding to the weights' dtype.
+def settle(pooled: Float, decide: Decide, realise: Realise, *, exact: bool = False) -> Float:
+    """Shift the pools until every margin holds in the weights as they are written; give the shift.
 
-    Weights already lie on the dtype's grid, so a small shift may round away, and equal ones move
-    all at once. What the rounded weights still lack is solved for again and added to the shift,
-    which then differs a little from weight to weight, until the margins hold.
+    What is written lies on the weights' grid, some of them stay, and dithering meets a shift only
+    on average. What the written weights still lack is solved for again and added to the shift,
+    until the margins hold. `exact` weights are written as they are computed.
     """
     shift = np.zeros(len(pooled))
     for attempt in range(_MAX_ROUNDS):
-        more = decide(pooled, _OVERSHOOT * attempt if attempt else _SLACK)
+        ahead = _SLACK if exact and not attempt else _OVERSHOOT * (attempt + 4)
+        more = decide(pooled, ahead)
         if more is None:
-            return
+            return shift
         shift = shift + more
-        pooled = realise(shift, attempt >= _EVEN_ROUNDS)
+        pooled = realise(shift)
     raise InfeasibleError(
-        "the weights' dtype is too coarse for this margin; lower the strength, or mark the weights"
-        " before they are converted"
+        "the grid of the weights leaves no room for this margin; lower the strength, or mark the"
+        " weights before they are converted"
     )
-
-
-def uneven(size: int) -> Float:
-    """Factors around 1 that let equal weights move one after the other."""
-    return np.random.default_rng(0).uniform(0.7, 1.3, size)
-
-
-def write_bits(
-    values: Float, carriers: Carriers, solver: LeastChange, goal: float, rounding: Rounding
-) -> Float:
-    """The carriers' new values: every margin at least `goal` after rounding to the file's dtype."""
-    pool_of = carriers.pool_of(0, carriers.size)
-    written = values
-
-    def realise(shift: Float, unevenly: bool) -> Float:
-        nonlocal written
-        change = shift[pool_of] * uneven(len(values)) if unevenly else shift[pool_of]
-        written = rounding(values + change)
-        return _pooled(written)
-
-    def _pooled(array: Float) -> Float:
-        pooled: Float = readout.pool(array, carriers.pools, carriers.pooling)
-        return pooled
-
-    settle(_pooled(values), lacking(solver, goal), realise)
-    return written

@@ -1,7 +1,7 @@
 """From a secret to the key matrix K and the watermark b (METHOD, sections 1 and 2).
 
 A native key chooses nothing: K is derived from 32 secret bytes and from everything that shapes
-the read-out (parameters, placement, content), so every try is a fresh draw of fair coins.
+the read-out (parameters, placement, content, anchor), so every try is a fresh draw of fair coins.
 """
 
 import hashlib
@@ -22,11 +22,18 @@ Placement = tuple[tuple[str, tuple[int, ...]], ...]
 """The ordered list of marked tensors: (canonical name, shape) each."""
 
 POOLINGS = ("strided", "contiguous")
+STREAM, TILED, PRIVATE, NONE = "stream", "tiled", "private", "none"
+FILTERS = (STREAM, TILED, PRIVATE, NONE)
+"""How carriers are chosen: by a keystream grown from b, by b laid over the weights again and again
+(as published; it shows itself in trained marks), by a secret pattern, or not at all."""
+ANCHOR_BYTES = 64
 SECRET_BYTES = 32
 MAX_BITS = MAX_POOLS = 1 << 16
 MAX_ENTRIES = 1 << 24
 MAX_ROUNDS = 64
 MAX_CONTENT = 1 << 16
+
+PUBLISHED_ROUNDS = 4
 
 SPREAD = math.sqrt(4 * (65536**2 - 1) / 12)
 """Deviation of a sum of four 16-bit words."""
@@ -42,7 +49,7 @@ _MAX_OWN = 16
 
 @dataclass(frozen=True)
 class Parameters:
-    """What shapes a read-out: n bits, k pools, R filter rounds, how carriers are pooled.
+    """What shapes a read-out: n bits, k pools, R rounds of the filter, how carriers are pooled.
 
     Schemes other than neuralmark may leave pools or rounds at 0 (as the tensors give, no filter)
     and have settings of their own; `neuralmark.schemes.parameters` fills them in and checks them.
@@ -50,9 +57,10 @@ class Parameters:
 
     bits: int = 256
     pools: int = 512
-    rounds: int = 4
+    rounds: int = 1
     pooling: str = "strided"
     scheme: str = "neuralmark"
+    filter: str = STREAM
     own: Own = ()
 
     def __post_init__(self) -> None:
@@ -70,16 +78,28 @@ class Parameters:
             raise ParameterError(f"pooling must be one of {POOLINGS}, not {self.pooling!r}")
         if not isinstance(self.scheme, str) or not _SCHEME.fullmatch(self.scheme):
             raise ParameterError(f"{str(self.scheme)[:80]!r} is not the name of a scheme")
+        allowed = FILTERS[:2] if self.scheme == "neuralmark" else FILTERS
+        if self.filter not in allowed:
+            names = " or ".join(allowed)
+            raise ParameterError(f"the filter must be {names}, not {str(self.filter)[:80]!r}")
         _check_own(self)
 
     @classmethod
     def of(
-        cls, bits: int | None = None, pools: int | None = None, rounds: int | None = None
+        cls,
+        bits: int | None = None,
+        pools: int | None = None,
+        rounds: int | None = None,
+        filter: str = STREAM,  # noqa: A002 - the name it has everywhere
     ) -> "Parameters":
-        """Fill in what is not given: 256 bits, twice as many pools (512 at least), 4 rounds."""
+        """Fill in what is not given: 256 bits, twice as many pools (512 at least), one round.
+
+        The published (tiled) filter has four rounds, as in the paper.
+        """
         bits = 256 if bits is None else bits
         pools = max(512, 2 * bits) if pools is None else pools
-        return cls(bits, pools, 4 if rounds is None else rounds)
+        usual = PUBLISHED_ROUNDS if filter == TILED else 1
+        return cls(bits, pools, usual if rounds is None else rounds, filter=filter)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Parameters":
@@ -94,6 +114,7 @@ class Parameters:
         """As it stands in key files, claims, verdicts and in the derivation."""
         return {
             "bits": self.bits,
+            "filter": self.filter,
             "pooling": self.pooling,
             "pools": self.pools,
             "rounds": self.rounds,
@@ -106,7 +127,7 @@ class Parameters:
         return dict(self.own)[name]
 
 
-_COMMON = ("bits", "pooling", "pools", "rounds", "scheme")
+_COMMON = ("bits", "filter", "pooling", "pools", "rounds", "scheme")
 
 
 def _check_own(parameters: Parameters) -> None:
@@ -145,17 +166,39 @@ class Mark:
         return f"Mark({self.parameters})"
 
 
-def transcript(
-    domain: bytes, secret: bytes, parameters: Parameters, placement: Placement, content: bytes
-) -> bytes:
-    """Everything that shapes a read-out, and the secret: what is hashed to derive anything."""
-    return (
-        domain
-        + enc(canonical_json(parameters.to_dict()))
-        + enc(canonical_json([[name, list(shape)] for name, shape in placement]))
-        + enc(content)
-        + secret
-    )
+@dataclass(frozen=True)
+class Terms:
+    """Everything that shapes a read-out, apart from the secret: what a mark is bound to."""
+
+    parameters: Parameters
+    placement: Placement
+    content: bytes = b""
+    anchor: bytes = b""
+    """Digest of the anchor (64 bytes), or nothing."""
+
+    def __post_init__(self) -> None:
+        """Refuse an empty placement, a tensor listed twice and an anchor of another length."""
+        names = [name for name, _ in self.placement]
+        if not names:
+            raise ParameterError("no tensor to mark: the list is empty")
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ParameterError(f"the tensor {twice!r} is listed twice; name each tensor once")
+        if len(self.anchor) not in (0, ANCHOR_BYTES):
+            raise ParameterError(
+                f"the digest of an anchor has {ANCHOR_BYTES} bytes, not {len(self.anchor)}"
+            )
+
+    def transcript(self, domain: bytes, secret: bytes = b"") -> bytes:
+        """What is hashed to derive anything: all terms, and the secret."""
+        return (
+            domain
+            + enc(canonical_json(self.parameters.to_dict()))
+            + enc(canonical_json([[name, list(shape)] for name, shape in self.placement]))
+            + enc(self.content)
+            + enc(self.anchor)
+            + secret
+        )
 
 
 def bell_draws(stream_of: bytes, rows: int, columns: int) -> npt.NDArray[np.int64]:
@@ -178,14 +221,10 @@ def bell_matrix(stream_of: bytes, rows: int, columns: int) -> npt.NDArray[np.flo
     return matrix
 
 
-def native_matrix(
-    secret: bytes, parameters: Parameters, placement: Placement, content: bytes
-) -> npt.NDArray[np.float32]:
-    """Derive K, version 1: SHAKE-256, sums of four 16-bit words, columns centred in integers."""
-    k, n = parameters.pools, parameters.bits
-    draws = bell_draws(
-        transcript(b"neuralmark/key/1", secret, parameters, placement, content), k, n
-    )
+def native_matrix(secret: bytes, terms: Terms) -> npt.NDArray[np.float32]:
+    """Derive K, version 2: SHAKE-256, sums of four 16-bit words, columns centred in integers."""
+    k, n = terms.parameters.pools, terms.parameters.bits
+    draws = bell_draws(terms.transcript(b"neuralmark/key/2", secret), k, n)
     centred = k * draws - draws.sum(axis=0)
     matrix: npt.NDArray[np.float32] = (centred * (1.0 / (k * SPREAD))).astype(np.float32)
     return matrix
@@ -200,14 +239,11 @@ def watermark(matrix: npt.NDArray[np.float32], content: bytes) -> npt.NDArray[np
     return np.unpackbits(packed, count=n)
 
 
-def derive(
-    secret: bytes, parameters: Parameters, placement: Placement, content: bytes = b""
-) -> Mark:
-    """A native key's mark for one placement."""
+def derive(secret: bytes, terms: Terms) -> Mark:
+    """A native key's mark under these terms."""
     check_secret(secret)
-    check_placement(placement)
-    matrix = native_matrix(secret, parameters, placement, content)
-    return Mark(parameters, matrix, watermark(matrix, content))
+    matrix = native_matrix(secret, terms)
+    return Mark(terms.parameters, matrix, watermark(matrix, terms.content))
 
 
 def fingerprint(salt: bytes, body: Sequence[bytes]) -> str:
@@ -224,16 +260,6 @@ def check_secret(secret: bytes) -> None:
     """Refuse a secret of the wrong length."""
     if len(secret) != SECRET_BYTES:
         raise ParameterError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
-
-
-def check_placement(placement: Placement) -> None:
-    """Refuse an empty list and a tensor listed twice."""
-    names = [name for name, _ in placement]
-    if not names:
-        raise ParameterError("no tensor to mark: the list is empty")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ParameterError(f"the tensor {twice!r} is listed twice; name each tensor once")
 
 
 def _salted(domain: bytes, salt: bytes, body: Sequence[bytes], size: int) -> str:

@@ -22,8 +22,8 @@ class Options:
 
     key: Key
     tensors: Sequence[str] | str
-    mode: str
-    strength: float
+    mode: str | None
+    strength: float | None
     every: int
     target: str
 

@@ -35,8 +35,8 @@ def attach(
     key: Key,
     *,
     tensors: Sequence[str] | str = "auto",
-    mode: str = "gradient",
-    strength: float = 1.0,
+    mode: str | None = None,
+    strength: float | None = None,
     every: int = 1,
     target: str = "weights",
 ) -> LiveMark:

@@ -46,13 +46,20 @@ def fitting(placement: Placement, key: Key) -> Key:
 def _parameters(spec: Training | Tuning, marking: Marking) -> Parameters:
     from neuralmark import zoo
 
-    bits, pools, rounds = marking.bits, marking.pools, marking.rounds
+    bits, pools, rounds, chosen = marking.bits, marking.pools, marking.rounds, marking.filter
     default = zoo.architecture(spec.architecture).parameters
     if marking.scheme in ("neuralmark", "clean"):
         bits = default.bits if bits is None else bits
-        rounds = default.rounds if rounds is None else rounds
+        chosen = chosen or default.filter
+        if rounds is None and chosen == default.filter:
+            rounds = default.rounds
         if pools is None and bits == default.bits:
             pools = default.pools
     return schemes.parameters(
-        marking.scheme, bits=bits or default.bits, pools=pools, rounds=rounds, own=dict(marking.own)
+        marking.scheme,
+        bits=bits or default.bits,
+        pools=pools,
+        rounds=rounds,
+        filter=chosen,
+        own=dict(marking.own),
     )

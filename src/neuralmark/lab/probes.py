@@ -9,7 +9,8 @@ import numpy as np
 
 from neuralmark import schemes
 from neuralmark.attacks import get, launch
-from neuralmark.core.carriers import Carriers
+from neuralmark.core.carriers import Tiled
+from neuralmark.core.key import TILED
 from neuralmark.errors import ParameterError
 from neuralmark.keyfile import Key
 from neuralmark.lab.devices import CUDA
@@ -38,7 +39,7 @@ def overlap(settings: Settings, seed: int, device: "torch.device") -> Row:
 
     def selected() -> np.ndarray:
         b = rng.integers(0, 2, 256).astype(np.uint8)
-        carriers = Carriers.under(b, rounds, weights, 1)
+        carriers = Tiled.under(b, rounds, weights, 1)
         chosen = np.zeros(weights, bool)
         chosen[carriers.positions()] = True
         return chosen
@@ -70,7 +71,9 @@ def cost(settings: Settings, seed: int, device: "torch.device") -> Row:
     inputs = torch.randn(int(settings["batch"]), *size).to(device)
     labels = torch.randint(0, 10, (len(inputs),)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    chosen = schemes.parameters(str(settings["scheme"]), rounds=settings.get("rounds"))
+    name = str(settings["scheme"])
+    own = TILED if name == "neuralmark" else None
+    chosen = schemes.parameters(name, rounds=settings.get("rounds"), filter=own)
     key = Key(chosen, b"", salt=bytes(32), secret=bytes([seed % 256]) * 32)
 
     def step() -> float:

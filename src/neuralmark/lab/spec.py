@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from neuralmark.core.encoding import canonical_json
 from neuralmark.errors import ParameterError
 
-LAB_VERSION = 2
+LAB_VERSION = 3
 """Changes when the same specification would give other numbers."""
 
 Value = int | float | str
@@ -41,6 +41,8 @@ class Marking:
     bits: int | None = None
     pools: int | None = None
     rounds: int | None = None
+    filter: str | None = None
+    """None: the architecture's (the published one); `stream` is what the product uses."""
     own: Settings = ()
     number: int = 0
     """Which key: keys are derived from the run's seed and this number."""

@@ -4,7 +4,7 @@ Third parties register a class that derives from `Scheme` under the entry point 
 `neuralmark.schemes`.
 
     from neuralmark import Key, schemes
-    key = Key.new(schemes.parameters("votemark", filter="hashed", rounds=4))
+    key = Key.new(schemes.parameters("votemark", filter="tiled", rounds=4))
 """
 
 import difflib
@@ -53,14 +53,15 @@ def parameters(
     bits: int | None = None,
     pools: int | None = None,
     rounds: int | None = None,
+    filter: str | None = None,  # noqa: A002 - the name it has everywhere
     own: Mapping[str, Any] | None = None,
 ) -> Parameters:
     """Parameters for a key of a scheme; `own` are settings that only this scheme has.
 
-    >>> parameters("votemark", rounds=4, own={"filter": "hashed"}).pools
+    >>> parameters("votemark", rounds=4, filter="tiled").pools
     512
     """
-    return get(scheme).parameters(bits, pools, rounds, own)
+    return get(scheme).parameters(bits, pools, rounds, filter, own)
 
 
 def _scheme_in(members: Mapping[str, Any], module: str) -> Scheme:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.key import Mark, Own, Parameters, Placement, check_placement
+from neuralmark.core.key import FILTERS, NONE, TILED, Mark, Own, Parameters, Placement, Terms
 from neuralmark.core.readout import Array, Known
 from neuralmark.errors import ParameterError
 
@@ -40,6 +40,8 @@ class Scheme(ABC):
     plain: ClassVar[bool] = True
     """Whether the loss is that of `readout.loss` on these logits: its gradient is known in closed
     form. Others are differentiated by autograd."""
+    filters: ClassVar[tuple[str, ...]] = (NONE,)
+    """The filters that it can be used with, the usual one first."""
     settings: ClassVar[Mapping[str, Any]] = {}
     """The scheme's own settings and their defaults."""
 
@@ -55,19 +57,30 @@ class Scheme(ABC):
         bits: int | None = None,
         pools: int | None = None,
         rounds: int | None = None,
+        filter: str | None = None,  # noqa: A002 - the name it has everywhere
         own: Mapping[str, Any] | None = None,
     ) -> Parameters:
         """Parameters of a key of this scheme, what is not given filled in and all of it checked."""
-        chosen = {**self.settings, **(own or {})}
         bits = 256 if bits is None else bits
-        pools, rounds = self._sizes(bits, pools, rounds, chosen)
-        settings: Own = tuple(sorted(chosen.items()))
-        made = Parameters(bits, pools, rounds, "strided", self.name, settings)
+        chosen = self.filters[0] if filter is None else filter
+        self._check_filter(chosen)
+        if chosen != NONE:
+            filled = Parameters.of(bits, pools, rounds, chosen if chosen in FILTERS[:2] else TILED)
+            pools, rounds = filled.pools, filled.rounds
+        settings: Own = tuple(sorted({**self.settings, **(own or {})}.items()))
+        made = Parameters(bits, pools or 0, rounds or 0, "strided", self.name, chosen, settings)
         self.check(made)
         return made
 
     def check(self, parameters: Parameters) -> None:
         """Refuse parameters that this scheme cannot work with."""
+        self._check_filter(parameters.filter)
+        if parameters.filter == NONE and (parameters.rounds or parameters.pools):
+            raise ParameterError(
+                f"{self.name} without a filter takes neither pools nor rounds: leave them out"
+            )
+        if parameters.filter != NONE and not (parameters.rounds and parameters.pools):
+            raise ParameterError("a filter needs rounds and pools: give both, or leave both out")
         known = set(self.settings)
         unknown = sorted(set(dict(parameters.own)) - known)
         if unknown:
@@ -81,29 +94,23 @@ class Scheme(ABC):
             if number != isinstance(value, int | float):
                 raise ParameterError(f"{name} must be like {default!r}, not {value!r}")
 
-    def _sizes(
-        self, bits: int, pools: int | None, rounds: int | None, own: Mapping[str, Any]
-    ) -> tuple[int, int]:
-        """Pools and rounds where they are not given; 0 means: not used by this scheme."""
-        if pools or rounds:
-            raise ParameterError(f"{self.name} takes neither pools nor rounds")
-        return 0, 0
+    def _check_filter(self, chosen: str) -> None:
+        if chosen not in self.filters:
+            names = " or ".join(self.filters)
+            raise ParameterError(
+                f"the filter of {self.name} must be {names}, not {str(chosen)[:80]!r}"
+            )
 
     # Marks.
 
     @abstractmethod
-    def derive(
-        self, secret: bytes, parameters: Parameters, placement: Placement, content: bytes
-    ) -> Mark:
+    def derive(self, secret: bytes, terms: Terms) -> Mark:
         """The mark of a native key: everything follows from the secret and what it is bound to."""
 
-    def chosen(
-        self, arrays: Arrays, parameters: Parameters, placement: Placement, content: bytes
-    ) -> Mark:
+    def chosen(self, arrays: Arrays, terms: Terms) -> Mark:
         """The mark of a raw key, whose maker chose the arrays; never proves anything."""
-        check_placement(placement)
         extra = {name: array for name, array in arrays.items() if name not in ("matrix", "bits")}
-        return Mark(parameters, arrays["matrix"], arrays["bits"].astype(np.uint8), extra)
+        return Mark(terms.parameters, arrays["matrix"], arrays["bits"].astype(np.uint8), extra)
 
     # Reading.
 

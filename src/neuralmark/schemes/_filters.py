@@ -1,7 +1,8 @@
 """The filter as a part of its own: which weights a scheme looks at, before it pools them.
 
-`none` takes all weights. `hashed` is NeuralMark's: R rounds under the watermark, so that nobody
-can choose it. `private` is the paper's comparison: R rounds under a secret pattern that has
+`none` takes all weights. `stream` and `tiled` are NeuralMark's: R rounds under a keystream grown
+from the watermark, or under the watermark itself as published, so that nobody can choose them.
+`private` is the paper's comparison: R rounds under a secret pattern that has
 nothing to do with the watermark; whoever may choose it freely can forge with it (see the attack
 `forge-identity`).
 """
@@ -12,38 +13,18 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.core.carriers import Carriers, Listed, expected_per_pool
-from neuralmark.core.key import Mark, Parameters, Placement, transcript
+from neuralmark.core.carriers import Carriers, Listed, Tiled, expected_per_pool
+from neuralmark.core.key import NONE, PRIVATE, Mark, Parameters, Placement, Terms
 from neuralmark.errors import ParameterError, TooFewCarriersError
 from neuralmark.schemes._base import total_size
 
-FILTERS = ("none", "hashed", "private")
 
-
-def check(parameters: Parameters) -> None:
-    """Refuse a filter that is none of these, or one without rounds."""
-    chosen = parameters.setting("filter")
-    if chosen not in FILTERS:
-        raise ParameterError(f"filter must be one of {', '.join(FILTERS)}, not {chosen!r}")
-    if (chosen == "none") != (parameters.rounds == 0):
-        raise ParameterError(
-            "without a filter there are no rounds" if chosen == "none" else "a filter needs rounds"
-        )
-    if (chosen == "none") != (parameters.pools == 0):
-        raise ParameterError(
-            "without a filter the tensor's shape gives the pools"
-            if chosen == "none"
-            else "a filter needs pools"
-        )
-
-
-def private_pattern(
-    secret: bytes, parameters: Parameters, placement: Placement, content: bytes
-) -> npt.NDArray[np.uint8]:
+def private_pattern(secret: bytes, terms: Terms) -> npt.NDArray[np.uint8]:
     """The pattern of a native key's private filter: n bits that follow from the secret only."""
-    seed = transcript(b"neuralmark/filter/1", secret, parameters, placement, content)
-    packed = np.frombuffer(hashlib.shake_256(seed).digest((parameters.bits + 7) // 8), np.uint8)
-    return np.unpackbits(packed, count=parameters.bits)
+    bits = terms.parameters.bits
+    seed = terms.transcript(b"neuralmark/private/2", secret)
+    packed = np.frombuffer(hashlib.shake_256(seed).digest((bits + 7) // 8), np.uint8)
+    return np.unpackbits(packed, count=bits)
 
 
 def pools_of(parameters: Parameters, placement: Placement) -> int:
@@ -68,19 +49,18 @@ def carriers_of(mark: Mark, placement: Placement) -> Carriers:
     """The carriers that the mark's filter leaves."""
     total, pools = total_size(placement), len(mark.matrix)
     parameters = mark.parameters
-    chosen = parameters.setting("filter")
-    if chosen == "none":
+    if parameters.filter == NONE:
         if pools_of(parameters, placement) != pools:
             raise TooFewCarriersError(
                 f"this key is made for {pools:,} pools, and the tensor gives"
                 f" {pools_of(parameters, placement):,}: name the tensor that it was made for"
             )
         return Carriers.everything(total, pools)
-    if chosen == "hashed":
-        return Carriers.under(mark.bits, parameters.rounds, total, pools)
+    if parameters.filter != PRIVATE:
+        return Carriers.of(mark, total)
     if "filter" in mark.extra:
         return Listed.at(mark.extra["filter"], total, pools)
-    return Carriers.under(mark.extra["pattern"], parameters.rounds, total, pools)
+    return Tiled.under(mark.extra["pattern"], parameters.rounds, total, pools)
 
 
 def room(parameters: Parameters, placement: Placement) -> float:

@@ -18,9 +18,8 @@ from neuralmark.core.key import (
     Mark,
     Parameters,
     Placement,
-    check_placement,
+    Terms,
     check_secret,
-    transcript,
 )
 from neuralmark.core.readout import Array, Known, namespace
 from neuralmark.errors import ParameterError, TooFewCarriersError
@@ -52,32 +51,28 @@ class GreedyMark(Scheme):
         if type(divider) is not int or not 2 <= divider <= row:
             raise ParameterError(f"divider must be a whole number from 2 to {row}, not {divider!r}")
 
-    def derive(
-        self, secret: bytes, parameters: Parameters, placement: Placement, content: bytes
-    ) -> Mark:
+    def derive(self, secret: bytes, terms: Terms) -> Mark:
         """Sign everything that shapes the read-out; the bits are the hash of the signature."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         check_secret(secret)
-        check_placement(placement)
+        parameters = terms.parameters
         signer = Ed25519PrivateKey.from_private_bytes(secret)
-        signature = signer.sign(_statement(parameters, placement, content))
+        signature = signer.sign(_statement(terms))
         public = signer.public_key().public_bytes_raw()
         bits = _hashed(signature, parameters.bits)
         extra = {
-            "sizes": _sizes(placement),
+            "sizes": _sizes(terms.placement),
             "signature": np.frombuffer(signature, np.uint8),
             "public": np.frombuffer(public, np.uint8),
         }
         return Mark(parameters, _no_matrix(parameters), bits, extra)
 
-    def chosen(
-        self, arrays: Arrays, parameters: Parameters, placement: Placement, content: bytes
-    ) -> Mark:
+    def chosen(self, arrays: Arrays, terms: Terms) -> Mark:
         """Bits of somebody's own choice, without a signature."""
-        check_placement(placement)
         bits = arrays["bits"].astype(np.uint8)
-        return Mark(parameters, _no_matrix(parameters), bits, {"sizes": _sizes(placement)})
+        sizes = {"sizes": _sizes(terms.placement)}
+        return Mark(terms.parameters, _no_matrix(terms.parameters), bits, sizes)
 
     def carriers(self, mark: Mark, placement: Placement) -> Carriers:
         """Every weight by itself: which ones count is decided by their values."""
@@ -114,24 +109,25 @@ class GreedyMark(Scheme):
         return SHARE * short.clip(min=0).sum()
 
 
-def check_signature(mark: Mark, placement: Placement, content: bytes) -> bool:
+def check_signature(mark: Mark, placement: Placement, content: bytes, anchor: bytes = b"") -> bool:
     """Whether the mark is the hash of a valid signature over all that it stands for."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     if "signature" not in mark.extra:
         return False
+    terms = Terms(mark.parameters, placement, content, anchor)
     signature = mark.extra["signature"].tobytes()
     public = Ed25519PublicKey.from_public_bytes(mark.extra["public"].tobytes())
     try:
-        public.verify(signature, _statement(mark.parameters, placement, content))
+        public.verify(signature, _statement(terms))
     except InvalidSignature:
         return False
     return bool((_hashed(signature, len(mark.bits)) == mark.bits).all())
 
 
-def _statement(parameters: Parameters, placement: Placement, content: bytes) -> bytes:
-    return transcript(b"neuralmark/greedymark/1", b"", parameters, placement, content)
+def _statement(terms: Terms) -> bytes:
+    return terms.transcript(b"neuralmark/greedymark/2")
 
 
 def _hashed(signature: bytes, bits: int) -> Any:

@@ -1,11 +1,10 @@
 """NeuralMark: the watermark, hashed from the key, decides which weights carry it (METHOD)."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from neuralmark.core import key as core
 from neuralmark.core.carriers import Carriers, expected_per_pool
-from neuralmark.core.key import Mark, Parameters, Placement, check_placement
+from neuralmark.core.key import STREAM, TILED, Mark, Parameters, Placement, Terms
 from neuralmark.schemes._base import Arrays, Scheme, total_size
 
 
@@ -17,25 +16,16 @@ class NeuralMark(Scheme):
         " bound is exact; a matrix of one's own choice can be fitted, so it has none"
     )
 
-    def _sizes(
-        self, bits: int, pools: int | None, rounds: int | None, own: Mapping[str, Any]
-    ) -> tuple[int, int]:
-        filled = Parameters.of(bits, pools, rounds)
-        return filled.pools, filled.rounds
+    filters: ClassVar[tuple[str, ...]] = (STREAM, TILED)
 
-    def derive(
-        self, secret: bytes, parameters: Parameters, placement: Placement, content: bytes
-    ) -> Mark:
+    def derive(self, secret: bytes, terms: Terms) -> Mark:
         """K from the secret, b from K."""
-        return core.derive(secret, parameters, placement, content)
+        return core.derive(secret, terms)
 
-    def chosen(
-        self, arrays: Arrays, parameters: Parameters, placement: Placement, content: bytes
-    ) -> Mark:
+    def chosen(self, arrays: Arrays, terms: Terms) -> Mark:
         """K as it is; b is its hash all the same."""
-        check_placement(placement)
         matrix = arrays["matrix"]
-        return Mark(parameters, matrix, core.watermark(matrix, content))
+        return Mark(terms.parameters, matrix, core.watermark(matrix, terms.content))
 
     def carriers(self, mark: Mark, placement: Placement) -> Carriers:
         """What R rounds of the hashed filter leave."""

@@ -1,23 +1,25 @@
 """VanillaMark (Uchida et al. 2017): a secret projection of a layer's averaged weights.
 
 A convolution is averaged over its output channels and flattened; bit j is the sign of its product
-with the j-th row of a Gaussian secret. With `filter` set, the weights go through a filter first
+with the j-th row of a Gaussian secret. With a filter, the weights go through a filter first
 and are pooled as NeuralMark's are: the paper's future work, in a line.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import (
     MAX_ENTRIES,
+    NONE,
+    PRIVATE,
+    STREAM,
+    TILED,
     Mark,
     Parameters,
     Placement,
+    Terms,
     bell_matrix,
-    check_placement,
     check_secret,
-    transcript,
     watermark,
 )
 from neuralmark.errors import UnsuitableTensorError
@@ -33,40 +35,24 @@ class VanillaMark(Scheme):
         " for any model; a key that derives matrix and bits from a secret matches a foreign model"
         " like fair coins"
     )
-    settings: ClassVar[Mapping[str, Any]] = {"filter": "none"}
+    filters: ClassVar[tuple[str, ...]] = (NONE, STREAM, TILED, PRIVATE)
 
-    def check(self, parameters: Parameters) -> None:
-        """Also the filter."""
-        super().check(parameters)
-        filters.check(parameters)
-
-    def _sizes(
-        self, bits: int, pools: int | None, rounds: int | None, own: Mapping[str, Any]
-    ) -> tuple[int, int]:
-        if own["filter"] == "none":
-            return pools or 0, rounds or 0
-        filled = Parameters.of(bits, pools, rounds)
-        return filled.pools, filled.rounds
-
-    def derive(
-        self, secret: bytes, parameters: Parameters, placement: Placement, content: bytes
-    ) -> Mark:
+    def derive(self, secret: bytes, terms: Terms) -> Mark:
         """The matrix and the private pattern from the secret, the bits from the matrix."""
         check_secret(secret)
-        check_placement(placement)
+        parameters, placement = terms.parameters, terms.placement
         pools = filters.pools_of(parameters, placement)
         if pools * parameters.bits > MAX_ENTRIES:
             raise UnsuitableTensorError(
                 f"{placement[0][0]!r} would need a secret of {pools:,} x {parameters.bits}"
                 f" numbers, above the cap of {MAX_ENTRIES:,}: choose a smaller tensor, or a filter"
             )
-        seed = transcript(b"neuralmark/matrix/1", secret, parameters, placement, content)
+        seed = terms.transcript(b"neuralmark/matrix/2", secret)
         matrix = bell_matrix(seed, pools, parameters.bits)
         extra = {}
-        if parameters.setting("filter") == "private":
-            pattern = filters.private_pattern(secret, parameters, placement, content)
-            extra["pattern"] = pattern
-        return Mark(parameters, matrix, watermark(matrix, content), extra)
+        if parameters.filter == PRIVATE:
+            extra["pattern"] = filters.private_pattern(secret, terms)
+        return Mark(parameters, matrix, watermark(matrix, terms.content), extra)
 
     def carriers(self, mark: Mark, placement: Placement) -> Carriers:
         """All weights, or what the filter leaves."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from neuralmark.core import readout
-from neuralmark.core.key import Mark, Parameters, Placement, bell_matrix, transcript
+from neuralmark.core.key import Mark, Parameters, Terms, bell_matrix
 from neuralmark.core.readout import Array, Known, namespace
 from neuralmark.errors import ParameterError
 from neuralmark.schemes._base import Arrays
@@ -25,7 +25,7 @@ class VoteMark(VanillaMark):
     theory: ClassVar[str] = VanillaMark.theory
     linear: ClassVar[bool] = False
     plain: ClassVar[bool] = False
-    settings: ClassVar[Mapping[str, Any]] = {"filter": "none", "noise": 0.5, "votes": 11}
+    settings: ClassVar[Mapping[str, Any]] = {"noise": 0.5, "votes": 11}
 
     def check(self, parameters: Parameters) -> None:
         """Votes must be odd, so that there is a majority."""
@@ -36,19 +36,14 @@ class VoteMark(VanillaMark):
         if not 0 <= noise <= 100:
             raise ParameterError(f"noise must be from 0 to 100 deviations, not {noise!r}")
 
-    def derive(
-        self, secret: bytes, parameters: Parameters, placement: Placement, content: bytes
-    ) -> Mark:
+    def derive(self, secret: bytes, terms: Terms) -> Mark:
         """VanillaMark's, and the noise of the read-outs."""
-        mark = super().derive(secret, parameters, placement, content)
-        seed = transcript(b"neuralmark/noise/1", secret, parameters, placement, content)
-        return _with_noise(mark, seed)
+        mark = super().derive(secret, terms)
+        return _with_noise(mark, terms.transcript(b"neuralmark/noise/2", secret))
 
-    def chosen(
-        self, arrays: Arrays, parameters: Parameters, placement: Placement, content: bytes
-    ) -> Mark:
+    def chosen(self, arrays: Arrays, terms: Terms) -> Mark:
         """The maker's arrays; the noise follows from them."""
-        mark = super().chosen(arrays, parameters, placement, content)
+        mark = super().chosen(arrays, terms)
         return _with_noise(mark, b"neuralmark/noise/raw/1" + arrays["matrix"].tobytes())
 
     def logits(self, known: Known, pooled: Array) -> Array:

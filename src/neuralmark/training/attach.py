@@ -18,12 +18,12 @@ from neuralmark.errors import (
     UsageError,
 )
 from neuralmark.keyfile import Key
-from neuralmark.placement import Tensor, auto, placement_of, select
+from neuralmark.placement import QUICK, Tensor, auto, placement_of, select
 from neuralmark.reading import require_carriers
 from neuralmark.training.derived import LORA_DELTA
 from neuralmark.training.handle import LiveMark
 from neuralmark.training.live import LiveModel, sources_of
-from neuralmark.training.site import MODES, Settings, Site
+from neuralmark.training.site import MODES, USUAL, Settings, Site
 from neuralmark.training.sources import Direct, Source
 
 TARGETS = ("weights", "lora-delta")
@@ -38,23 +38,27 @@ def attach(
     key: Key,
     *,
     tensors: Sequence[str] | str = "auto",
-    mode: str = "gradient",
-    strength: float = 1.0,
+    mode: str | None = None,
+    strength: float | None = None,
     every: int = 1,
     target: str = "weights",
 ) -> LiveMark:
     """Train the key's mark into a model: hooks on the optimizer's step do the rest.
 
-    mode "gradient" adds strength · ∂(embedding loss)/∂w before each step; "projection" keeps every
-    bit at the margin `strength` (in σz) by the smallest change after every `every`-th step; "loss"
-    hooks nothing: add `mark.loss_term()` to your own loss. target "lora-delta" marks the products
-    of LoRA layers instead of weights.
+    mode "projection" keeps every bit at the margin `strength` (in σz, default 2) by the smallest
+    change after every `every`-th step; "gradient" adds strength · ∂(embedding loss)/∂w before each
+    step, as published (default 1); "loss" hooks nothing: add `mark.loss_term()` to your own loss.
+    Without a mode, projection where the weights can be written, else gradient. target "lora-delta"
+    marks the products of LoRA layers instead of weights.
     """
-    settings = _settings(mode, strength, every)
+    _check_settings(mode, strength, every)
     site = locate(model, key, tensors, target)
-    live = LiveMark(site, settings)
     inner = unwrap(optimizer)
     scheme = schemes.of(site.mark)
+    computed = any(name in site.model.derived for name in stored_names(site))
+    mode = mode or ("gradient" if computed or not scheme.writes else "projection")
+    strength = USUAL[mode] if strength is None else float(strength)
+    live = LiveMark(site, Settings(mode, strength, every))
     if not scheme.marks:
         return live
     pools, bits = site.mark.matrix.shape
@@ -69,7 +73,7 @@ def attach(
         )
     if mode != "projection":
         _require_trainable(site, inner)
-    elif any(name in site.model.derived for name in _stored_names(site)):
+    elif computed:
         raise UnsuitableTensorError(
             "projection needs weights that can be written; LoRA products and parametrised weights"
             ' are computed: use mode="gradient"'
@@ -84,9 +88,16 @@ def attach(
 
 
 def locate(
-    model: torch.nn.Module, key: Key, tensors: Sequence[str] | str = "auto", target: str = "weights"
+    model: torch.nn.Module,
+    key: Key,
+    tensors: Sequence[str] | str = "auto",
+    target: str = "weights",
+    spread: str = QUICK,
 ) -> Site:
-    """The key's mark in a live model: tensors, carriers and sources."""
+    """The key's mark in a live model: tensors, carriers and sources.
+
+    A training takes the few largest tensors: what a step costs counts.
+    """
     if key.kind == "raw":
         raise ParameterError("a raw key can only be checked, never written: make a key first")
     if target not in TARGETS:
@@ -99,7 +110,7 @@ def locate(
             raise UsageError(
                 "this model has no LoRA layers; wrap it with peft.get_peft_model first"
             )
-    chosen = _choose(known, key, tensors, target)
+    chosen = _choose(known, key, tensors, target, spread)
     placement = placement_of(chosen)
     mark = key.at(placement)
     carriers = require_carriers(mark, placement)
@@ -155,7 +166,7 @@ def unwrap(optimizer: Any) -> torch.optim.Optimizer:
 
 
 def _choose(
-    known: Sequence[Tensor], key: Key, tensors: Sequence[str] | str, target: str
+    known: Sequence[Tensor], key: Key, tensors: Sequence[str] | str, target: str, spread: str
 ) -> tuple[Tensor, ...]:
     if isinstance(tensors, str) and tensors != "auto":
         tensors = [tensors]
@@ -163,7 +174,7 @@ def _choose(
         if target == "lora-delta":
             return (known[-1],)  # the last block's, as in the paper
         plain = [t for t in known if not t.name.endswith(LORA_DELTA)]
-        chosen = auto(plain, key.parameters).tensors
+        chosen = auto(plain, key.parameters, spread).tensors
         if not chosen:
             raise TooFewCarriersError("no tensor of this model is suitable for a mark")
         return chosen
@@ -172,16 +183,15 @@ def _choose(
     return select(known, list(tensors))
 
 
-def _settings(mode: str, strength: float, every: int) -> Settings:
-    if mode not in MODES:
+def _check_settings(mode: str | None, strength: float | None, every: int) -> None:
+    if mode is not None and mode not in MODES:
         raise ParameterError(f"mode must be one of {MODES}, not {mode!r}")
-    if not 0 < strength < float("inf"):
+    if strength is not None and not 0 < strength < float("inf"):
         raise ParameterError(f"strength must be a positive number, not {strength}")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ParameterError(f"every must be a whole number of steps, not {every!r}")
-    if every > 1 and mode != "projection":
+    if every > 1 and mode not in (None, "projection"):
         raise ParameterError('every is for mode="projection" only')
-    return Settings(mode, float(strength), every)
 
 
 def _require_trainable(site: Site, optimizer: torch.optim.Optimizer) -> None:
@@ -200,7 +210,8 @@ def _require_trainable(site: Site, optimizer: torch.optim.Optimizer) -> None:
             )
 
 
-def _stored_names(site: Site) -> list[str]:
+def stored_names(site: Site) -> list[str]:
+    """Names of the marked tensors as the module has them."""
     names = {tensor.name: tensor.info.name for tensor in site.model.tensors()}
     return [names[name] for name, _ in site.placement]
 

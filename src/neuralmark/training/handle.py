@@ -1,6 +1,6 @@
 """The handle of a mark in training: adds the term, keeps the margins, tells how far it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,6 +12,7 @@ from neuralmark.core import imprint, readout
 from neuralmark.core.key import Float, Placement
 from neuralmark.errors import ParameterError, UnsuitableTensorError, UsageError
 from neuralmark.records import Claim
+from neuralmark.training.grids import Field, fields_of
 from neuralmark.training.layout import Peers, agreed
 from neuralmark.training.live import LiveSuspect, Pools, pool, reading_of, shifted
 from neuralmark.training.quick import Quick
@@ -23,8 +24,8 @@ from neuralmark.verification import find
 class LiveMark:
     """A mark that is being trained in. Made by `neuralmark.attach`."""
 
-    def __init__(self, site: Site, settings: Settings) -> None:
-        """Nothing is hooked yet; see `attach`."""
+    def __init__(self, site: Site, settings: Settings, fields: Sequence[Field] = ()) -> None:
+        """Nothing is hooked yet; see `attach`. `fields`: how carriers may move, if known."""
         self.settings = settings
         self.steps = 0
         self._site = site
@@ -36,6 +37,8 @@ class LiveMark:
         self._quick: dict[tuple[torch.device, torch.dtype], Quick | None] = {}
         self._solver: imprint.LeastChange | None = None
         self._undo: list[tuple[Source, torch.Tensor, torch.Tensor]] = []
+        self._weight = settings.strength * site.boost
+        self._fields: Sequence[Field] = fields
         if self._sharded():  # so that one process alone can read it before the first step
             self._last = self._pools()
 
@@ -78,7 +81,7 @@ class LiveMark:
             values = [source.values(differentiable=True) for source in self._site.sources]
             found = pool(self._site.sources, self._site.carriers, values)
             term = self._embedding_loss(found)
-        return self.settings.strength * term
+        return self._weight * term
 
     def claim(self) -> Claim:
         """The public record of this mark, as the model is now. On a sharded model all must call."""
@@ -182,7 +185,7 @@ class LiveMark:
     @torch.no_grad()
     def _add_gradient(self, scale: torch.Tensor | None) -> Callable[[], torch.Tensor]:
         """Push λ·∂L_e/∂w; give a function that tells λ·L_e."""
-        strength = self.settings.strength
+        strength = self._weight
         self._check_parameters()
         with _exact(self._device()):
             factor = strength if scale is None else strength * scale
@@ -243,18 +246,16 @@ class LiveMark:
             reading = reading_of(found, site.carriers)
             if self._solver is None:
                 self._solver = imprint.LeastChange(site.mark)
-            exact = all(source.exact() for source in site.sources)
+            fields = self._fields_now()
+            exact = all(field.grid is None for field in fields)
             if goal is None:
                 goal = self.settings.strength * reading.sigma_z
 
-            def realise(shift: Float, unevenly: bool) -> Float:
+            def realise(shift: Float) -> Float:
                 nonlocal last
-                for source, values in zip(site.sources, before, strict=True):
+                for source, field, values in zip(site.sources, fields, before, strict=True):
                     change = self._spread(torch.from_numpy(shift).to(values), source)
-                    if unevenly:
-                        factors = imprint.uneven(site.carriers.size)[source.order]
-                        change = change * torch.from_numpy(factors).to(values)
-                    source.write(values + change)
+                    source.write(field.moved(source, values, change, self.steps))
                 if exact:
                     last = shifted(found, shift, site.carriers.per_pool)
                     return reading.pooled + shift
@@ -262,7 +263,7 @@ class LiveMark:
                 return reading_of(last, site.carriers).pooled
 
             decide = agreed(imprint.lacking(self._solver, goal), self._deciders())
-            imprint.settle(reading.pooled, decide, realise)
+            imprint.settle(reading.pooled, decide, realise, exact=exact)
             self._last = last
 
     # Machinery.
@@ -274,6 +275,13 @@ class LiveMark:
 
     def _sharded(self) -> bool:
         return any(source.layout.sharded for source in self._site.sources)
+
+    def _fields_now(self) -> Sequence[Field]:
+        """How the carriers may move; looked at when they are first projected."""
+        if not self._fields:
+            seed = self._site.key.noise(self._site.placement)
+            self._fields = fields_of(self._site.sources, seed)
+        return self._fields
 
     def _deciders(self) -> tuple[Peers, ...]:
         peers = [each for source in self._site.sources for each in source.layout.agree]

@@ -9,11 +9,13 @@ from neuralmark.core.imprint import LeastChange, goal_of
 from neuralmark.drafting import check_effort, choose_strength, require_writable
 from neuralmark.embedding import Embedding, few_carriers
 from neuralmark.keyfile import Key
-from neuralmark.training.attach import locate
+from neuralmark.placement import WIDE
+from neuralmark.training.attach import locate, stored_names
+from neuralmark.training.grids import found_fields
 from neuralmark.training.handle import LiveMark
 from neuralmark.training.layout import add_up
-from neuralmark.training.live import LiveSuspect
-from neuralmark.training.site import Settings
+from neuralmark.training.live import LiveSuspect, squared_norm
+from neuralmark.training.site import Settings, Site
 from neuralmark.verification import examine
 
 
@@ -25,20 +27,23 @@ def imprint(
     tensors: Sequence[str] | str = "auto",
     strength: float | None = None,
     budget: float | None = None,
+    spread: str = WIDE,
 ) -> Embedding:
     """Write the key's mark into a live model, sharded or not, by the smallest change.
 
-    Strength and budget mean what they mean to `embed`. On a sharded model all processes call it.
+    Strength, budget and spread mean what they mean to `embed`. On a sharded model all processes
+    call it.
     """
     check_effort(strength, budget)
     require_writable(key)
-    site = locate(model, key, tensors)
+    site = locate(model, key, tensors, spread=spread)
     suspect = LiveSuspect(model)
     by_name = {tensor.name: tensor for tensor in suspect.tensors()}
     reading = suspect.read([by_name[name] for name, _ in site.placement], site.carriers)
     chosen = choose_strength(LeastChange(site.mark), reading, strength, budget)
     before = [source.values() for source in site.sources]
-    live = LiveMark(site, Settings("projection", chosen))
+    fields = found_fields(site.sources, key.noise(site.placement), _sizes(site))
+    live = LiveMark(site, Settings("projection", chosen), fields)
     live.project(goal_of(reading.pooled, chosen))
 
     square = largest = 0.0
@@ -64,3 +69,11 @@ def imprint(
         weights_per_pool=site.carriers.per_pool,
         warnings=few_carriers(site.carriers),
     )
+
+
+def _sizes(site: Site) -> list[float]:
+    """Root mean square of each marked tensor, over all its shards."""
+    return [
+        math.sqrt(squared_norm(site.model, name, source.layout) / source.layout.size)
+        for name, source in zip(stored_names(site), site.sources, strict=True)
+    ]

@@ -38,6 +38,11 @@ class Layout:
     """Over whom a decision is handed on, one after the other."""
 
     @property
+    def size(self) -> int:
+        """Number of weights of the whole tensor."""
+        return math.prod(self.whole)
+
+    @property
     def sharded(self) -> bool:
         """Whether other processes hold other parts."""
         return bool(self.reduce)
@@ -51,11 +56,11 @@ class Layout:
         first_row = self.offset[0] if self.whole else 0
         rows = self.shape[0] if self.whole else 1
         low = start + first_row * row
-        first, last = carriers.rank(low), carriers.rank(low + rows * row)
-        order = np.arange(first, last, dtype=np.int64)
-        at = carriers.positions(first, last) - start
+        first, at = carriers.between(low, low + rows * row)
+        order = np.arange(first, first + len(at), dtype=np.int64)
         if self.shape[1:] == self.whole[1:]:
-            return at - first_row * row, order
+            return at, order
+        at += low - start
         corner = [np.asarray(i) for i in np.unravel_index(at, self.whole)]
         inside = np.ones(len(at), bool)
         for axis, place in enumerate(corner):

@@ -225,7 +225,7 @@ class LiveSuspect:
             whole = self._model.whole(tensor.info.name)
             if whole is not None:
                 digests[tensor.name] = _sha256(whole)
-            norm += _squared_norm(self._model, tensor.info.name, source.layout)
+            norm += squared_norm(self._model, tensor.info.name, source.layout)
         return replace(reading, digests=digests, norm=math.sqrt(norm))
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
@@ -269,7 +269,7 @@ def digest_of_state(state: dict[str, torch.Tensor], tensors: dict[str, str]) -> 
     return Digest(hashlib.sha256(canonical_json(headers)).hexdigest(), tensors)
 
 
-def _squared_norm(model: LiveModel, name: str, layout: Layout) -> float:
+def squared_norm(model: LiveModel, name: str, layout: Layout) -> float:
     """Of the whole tensor, added up over its shards."""
     part = model.whole(name)
     if part is None:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import torch
 
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.key import Mark, Placement
+from neuralmark.core.key import PUBLISHED_ROUNDS, STREAM, Mark, Placement
 from neuralmark.keyfile import Key
 from neuralmark.training.live import LiveModel
 from neuralmark.training.sources import Source
 
 MODES = ("gradient", "projection", "loss")
+USUAL = {"gradient": 1.0, "projection": 2.0, "loss": 1.0}
+"""Strength where none is given: times the embedding loss, or margin in σz (docs/strength.md)."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,18 @@ class Site:
     sources: Sequence[Source]
     owners: Sequence[tuple[torch.nn.Module, str, torch.Tensor]] = ()
     """Modules and names of the marked parameters, to see when one is replaced."""
+
+    @property
+    def boost(self) -> float:
+        """How much harder a stream mark of few rounds is pushed than the published loss says.
+
+        The loss moves a logit the more slowly the more weights share it: twice as many for each
+        round less. So a strength of 1 means the same for every key, that of the paper's rounds.
+        """
+        parameters = self.mark.parameters
+        if parameters.filter != STREAM:
+            return 1.0
+        return 2.0 ** max(PUBLISHED_ROUNDS - parameters.rounds, 0)
 
 
 @dataclass(frozen=True)

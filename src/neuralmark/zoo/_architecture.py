@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from neuralmark.core.key import Parameters
+from neuralmark.core.key import PUBLISHED_ROUNDS, TILED, Parameters
 from neuralmark.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class Architecture(ABC):
     """As it stands in tables."""
     tensors: ClassVar[tuple[str, ...]]
     """The tensors marked by default; `marked` gives them."""
-    parameters: ClassVar[Parameters] = Parameters()
-    """What the default key of this architecture has."""
+    parameters: ClassVar[Parameters] = Parameters(rounds=PUBLISHED_ROUNDS, filter=TILED)
+    """What the default key of this architecture has: the paper's."""
     input_size: ClassVar[tuple[int, ...]] = (3, 32, 32)
     """Channels, height and width of an image, or the number of tokens of a text."""
     kind: ClassVar[str] = "image"

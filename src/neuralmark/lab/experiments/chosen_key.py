@@ -19,7 +19,7 @@ CASES = {
         attack="forge-order", shape="64x64x3x3", count=128, against="native"
     ),
     "identity, private filter": settings(attack="forge-identity", shape=SHAPE),
-    "identity, hashed filter": settings(attack="forge-identity", shape=SHAPE, filter="hashed"),
+    "identity, hashed filter": settings(attack="forge-identity", shape=SHAPE, filter="tiled"),
 }
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from neuralmark.core.key import Parameters
+from neuralmark.core.key import TILED, Parameters
 from neuralmark.errors import ParameterError
 from neuralmark.text import gpt2
 from neuralmark.zoo._architecture import Architecture
@@ -18,7 +18,7 @@ class GPT2(Architecture):
     Without `weights` all weights are fresh, by configuration; nothing is downloaded then.
     """
 
-    parameters = Parameters(rounds=10)
+    parameters = Parameters(rounds=10, filter=TILED)
     input_size = (1024,)
     kind = "text"
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from neuralmark.core.key import Parameters
+from neuralmark.core.key import TILED, Parameters
 from neuralmark.zoo._architecture import Architecture
 
 
@@ -14,7 +14,7 @@ class Digits(Architecture):
     name = "digits"
     title = "digits CNN"
     tensors = ("conv2.weight",)
-    parameters = Parameters(bits=160, pools=320, rounds=1)
+    parameters = Parameters(bits=160, pools=320, rounds=1, filter=TILED)
     input_size = (1, 8, 8)
 
     def make(self, classes: int) -> Any:

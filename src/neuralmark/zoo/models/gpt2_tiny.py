@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from neuralmark.core.key import Parameters
+from neuralmark.core.key import TILED, Parameters
 from neuralmark.zoo.models._gpt2 import GPT2
 
 
@@ -12,7 +12,7 @@ class GPT2Tiny(GPT2):
 
     name = "gpt2-tiny"
     title = "tiny GPT-2"
-    parameters = Parameters(rounds=5)
+    parameters = Parameters(rounds=5, filter=TILED)
     input_size = (256,)
     width = 128
     depth = 4

@@ -1,0 +1,195 @@
+"""The grid on which a tensor's values lie, and moves that stay on it (METHOD, section 4).
+
+A float32 file may hold bfloat16 values, a bfloat16 file multiples of a row's int8 scale. Weights
+off that grid would be found by their low bits. `core.grid_finding` finds the grid.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from neuralmark.core.key import Float
+from neuralmark.core.readout import Array, namespace
+
+Ints = npt.NDArray[np.int64]
+
+SINGLE = 23
+"""Mantissa bits of float32; words of this width hold every coarser format."""
+
+DOUBLE = 52
+"""Mantissa bits of float64."""
+
+
+_PIECE = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Multiples:
+    """Values that are integer multiples of a step, one step for each block of weights."""
+
+    block: int
+    """Weights that share a step: the whole tensor, a row, or a group within a row."""
+    steps: Float = field(repr=False)
+    """One step for each block; beyond all values where the block is not on the grid."""
+    lows: Float = field(repr=False)
+    """The smallest multiple in each block; nothing below it is written."""
+    highs: Float = field(repr=False)
+    """The largest multiple in each block; nothing above it is written."""
+    anchors: Ints = field(repr=False)
+    """Flat position of one largest weight of each block: it stays, since it sets the step."""
+    slack: float = 0.0
+    """How far a value may be from its multiple, relative to the value."""
+
+    def at(self, positions: Ints) -> "Multiples":
+        """Step, range and anchor for each of these flat positions."""
+        index = positions // self.block
+        return replace(
+            self,
+            **{name: getattr(self, name)[index] for name in ("steps", "lows", "highs", "anchors")},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """What a tensor's values have in common; what is written must have it too."""
+
+    name: str
+    """In plain words: "bfloat16", "float8 e4m3", "multiples of 64 row scales", ..."""
+    mantissa: int
+    """Mantissa bits after the leading one that the values use."""
+    top: float
+    """No written value exceeds this in absolute value."""
+    least: float = 0.0
+    """The smallest step around zero; 0 where the file's own format decides."""
+    zeros_stay: bool = False
+    """Exact zeros stay zero (a pruned tensor)."""
+    multiples: Multiples | None = None
+    """Where the values are integer multiples of a scale."""
+
+    def moved(
+        self, values: Array, shift: Array, noise: Array, positions: Array | None = None
+    ) -> Array:
+        """The values plus the shift, on the grid, with means kept by dithered rounding.
+
+        Where a step is larger than the shift, `noise` (uniform in [0, 1), one for each value)
+        decides who moves. A zero shift moves nothing; neither does what is not `movable`.
+        `positions` are the values' flat positions in the tensor (0, 1, ... when left out); only
+        multiples of a scale look at them. These are computed by numpy, for torch tensors too.
+        """
+        if not isinstance(values, np.ndarray):
+            return self._moved(values, shift, noise, positions)
+        new = np.empty_like(values)
+        shift = np.broadcast_to(shift, values.shape)
+        for start in range(0, len(values), _PIECE):
+            part = slice(start, start + _PIECE)
+            at = np.arange(*part.indices(len(values))) if positions is None else positions[part]
+            new[part] = self._moved(values[part], shift[part], noise[part], at)
+        return new
+
+    def _moved(self, values: Array, shift: Array, noise: Array, positions: Array | None) -> Array:
+        if self.multiples is not None:
+            plain = [_numpy(array) for array in (values, shift, noise)]
+            return _kind(values, self._stepped(*plain, self._local(plain[0], positions)))
+        new = _cast(self._dithered(values + shift, noise), values.dtype) + 0.0
+        stays = (new == values) | ~self.movable(values)
+        return namespace(values).where(stays, values, new)
+
+    def movable(self, values: Array, positions: Array | None = None) -> Array:
+        """Where a value may move: on the grid, and no zero that has to stay."""
+        if self.multiples is None:
+            may = self._on_grid(values)
+            return may & (values != 0) if self.zeros_stay else may
+        plain = _numpy(values)
+        free = self._free(plain, self._local(plain, positions))
+        return free if plain is values else namespace(values).from_numpy(free).to(values.device)
+
+    def _on_grid(self, values: Array) -> Array:
+        xp = namespace(values)
+        width, word = _word(self.mantissa)
+        narrow = _cast(values, getattr(xp, f"float{word}"))
+        on = narrow == values
+        if self.mantissa < width:
+            low = (1 << (width - self.mantissa)) - 1
+            on &= (narrow.view(getattr(xp, f"int{word}")) & low) == 0
+        if self.least:
+            on &= xp.floor(narrow / self.least) * self.least == narrow
+        return on
+
+    def _dithered(self, target: Array, noise: Array) -> Array:
+        """Rounded up or down in magnitude, by chance, so that the mean is the target's."""
+        xp = namespace(target)
+        width, word = _word(self.mantissa)
+        narrow = _cast(target, getattr(xp, f"float{word}"))
+        if self.mantissa == width:
+            return xp.clip(narrow, -self.top, self.top)
+        unit, integer = 1 << (width - self.mantissa), getattr(xp, f"int{word}")
+        words = narrow.view(integer) + _cast(noise * unit, integer)
+        new = (words & -unit).view(narrow.dtype)
+        if self.least:
+            small = abs(narrow) < 2.0**self.mantissa * self.least
+            new[small] = _by_steps(narrow[small] / self.least, noise[small]) * self.least
+        return xp.clip(new, -self.top, self.top)
+
+    def _local(self, values: Float, positions: Array | None) -> Multiples:
+        """What holds at each of these positions; the anchors become distances."""
+        assert self.multiples is not None
+        at = np.arange(len(values)) if positions is None else _numpy(positions)
+        local = self.multiples.at(at)
+        return replace(local, anchors=local.anchors - at)
+
+    def _free(self, values: Float, local: Multiples) -> npt.NDArray[np.bool_]:
+        """On the block's grid, not the weight that sets its step, and no zero that stays."""
+        off = np.abs(values - np.rint(values / local.steps) * local.steps)
+        free = off <= np.abs(values) * local.slack + self.least
+        free &= local.anchors != 0
+        return free & (values != 0) if self.zeros_stay else free
+
+    def _stepped(self, values: Float, shift: Float, noise: Float, local: Multiples) -> Float:
+        """The multiples that the shift leads to, as the file would have rounded them."""
+        now = np.rint(values / local.steps)
+        new = np.clip(_by_steps(now + shift / local.steps, noise), local.lows, local.highs)
+        product = np.clip(self.nearest(new * local.steps), -self.top, self.top) + 0.0
+        return np.where((new != now) & self._free(values, local), product, values)
+
+    def nearest(self, values: Float) -> Float:
+        """Rounded to the nearest value with this grid's mantissa and least step (float64)."""
+        if self.mantissa >= DOUBLE:
+            return values
+        split = values * (2.0 ** (DOUBLE - self.mantissa) + 1.0)
+        short = split - (split - values)
+        if not self.least:
+            return short
+        small = np.abs(values) < 2.0**self.mantissa * self.least
+        return np.where(small, np.rint(values / self.least) * self.least, short)
+
+
+def _by_steps(place: Array, noise: Array) -> Array:
+    """One of the two integers around each place, by chance; integers stay what they are."""
+    xp = namespace(place)
+    below = xp.floor(abs(place))
+    up = (abs(place) - below) + noise >= 1.0
+    return xp.copysign(xp.where(up, below + 1.0, below), place)
+
+
+def _word(mantissa: int) -> tuple[int, int]:
+    """Mantissa bits and size in bits of the float that the work is done in."""
+    return (SINGLE, 32) if mantissa <= SINGLE else (DOUBLE, 64)
+
+
+def _cast(array: Array, dtype: object) -> Array:
+    return array.astype(dtype, copy=False) if isinstance(array, np.ndarray) else array.to(dtype)
+
+
+def _numpy(array: Array) -> npt.NDArray[np.generic]:
+    if isinstance(array, np.ndarray):
+        return array
+    array = array.detach().cpu()
+    return np.asarray((array.double() if array.is_floating_point() else array).numpy())
+
+
+def _kind(like: Array, array: Float) -> Array:
+    """The array as the same kind (numpy or torch, device, dtype) as another."""
+    if isinstance(like, np.ndarray):
+        return array
+    return namespace(like).from_numpy(array).to(device=like.device, dtype=like.dtype)

@@ -1,0 +1,232 @@
+"""Finding the grid of a tensor from its values alone (METHOD, section 4).
+
+Few mantissa bits show in the bit patterns. Multiples of a scale are looked for in `core.steps`,
+and win when they hold, since they are coarser. What is no grid but a list of values is refused.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from neuralmark.core.grid import DOUBLE, SINGLE, Grid
+from neuralmark.core.key import Float
+from neuralmark.core.steps import find_steps
+from neuralmark.errors import NonFiniteError, UnsuitableTensorError
+
+SHARE = 0.999
+"""The share of the non-zero values that a grid has to hold for."""
+
+_PIECE = 1 << 20
+_SAMPLE = 1 << 16
+_ENOUGH = 256
+_CHANCE_FEW = 8
+_SUBNORMALS = 64
+_CROWD = 16
+_GROUP = 64
+_GROUPS = 64
+_COARSEST_SCALED = 7
+_LEAST = {10: (2.0**-24,), 3: (2.0**-9, 2.0**-10), 2: (2.0**-16, 2.0**-17)}
+_NAMES = {DOUBLE: "float64", SINGLE: "float32", 7: "bfloat16"}
+_SMALL_NAMES = {10: "float16", 3: "float8 e4m3", 2: "float8 e5m2"}
+
+Values = npt.NDArray[np.floating]
+
+
+def find_grid(values: Values, row: int, file_mantissa: int) -> Grid:
+    """The grid of a whole tensor; `row` is the length of a row, `file_mantissa` the file's bits.
+
+    `values` are the tensor's, flat, float32 or float64, as decoded. Raises UnsuitableTensorError
+    with a reason for tensors that cannot carry a mark without showing it.
+    """
+    values = np.ascontiguousarray(values).reshape(-1)
+    top = _require_spread(values, file_mantissa)
+    sample = _sample(values)
+    mantissa = _mantissa(values, sample, file_mantissa)
+    least = _least(values, sample, mantissa)
+    grid = Grid(_name(mantissa, least), mantissa, top, least)
+    if len(values) >= _ENOUGH:
+        grid = _with_steps(grid, values, row, file_mantissa)
+        if grid.multiples is not None:
+            return grid
+        _require_no_list(grid, values, sample, row)
+    return _settled(grid, values, file_mantissa)
+
+
+def _require_spread(values: Values, file_mantissa: int) -> float:
+    """The largest absolute value; refuses tensors in which nothing can be told apart."""
+    if not len(values):
+        raise UnsuitableTensorError("the tensor is empty")
+    low, high = float(values.min()), float(values.max())
+    top = max(high, -low)
+    if not math.isfinite(top):
+        raise NonFiniteError("NaN or infinity among the values")
+    if top == 0:
+        raise UnsuitableTensorError("all values are zero")
+    if low == high:
+        raise UnsuitableTensorError("all values are the same")
+    kind = np.float64 if file_mantissa == DOUBLE else np.float32
+    if top * top < np.finfo(kind).tiny:
+        raise UnsuitableTensorError("the values are so small that their squares vanish")
+    return top
+
+
+def _sample(values: Values) -> Values:
+    """Some of the non-zero values, spread over the tensor."""
+    if len(values) > _SAMPLE:
+        values = values[np.random.default_rng(0).integers(0, len(values), _SAMPLE)]
+    return values[values != 0]
+
+
+def _pieces(values: Values) -> Iterator[Values]:
+    for start in range(0, len(values), _PIECE):
+        yield values[start : start + _PIECE]
+
+
+def _words(values: Values) -> tuple[npt.NDArray[np.signedinteger], int]:
+    """Bit patterns, and the mantissa bits of their type."""
+    if values.dtype == np.float64:
+        return values.view(np.int64), DOUBLE
+    return values.view(np.int32), SINGLE
+
+
+def _mantissa(values: Values, sample: Values, file_mantissa: int) -> int:
+    """The fewest mantissa bits that all but a thousandth of the values use."""
+    words, width = _words(sample)
+    field = words & ((1 << width) - 1) | (1 << width)
+    lowest = np.log2((field & -field).astype(np.float64)).astype(np.int64)
+    used = np.sort(width - lowest)
+    if not len(used):
+        return file_mantissa
+    bits = int(used[math.ceil(SHARE * len(used)) - 1])
+    if bits >= file_mantissa or not _holds(values, bits):
+        return file_mantissa
+    return bits
+
+
+def _holds(values: Values, bits: int) -> bool:
+    """Whether all but a thousandth of the non-zero values use at most so many mantissa bits."""
+    words, width = _words(values)
+    mask = (1 << (width - bits)) - 1
+    if not int(np.bitwise_or.reduce(words)) & mask:
+        return True
+    off = sum(int(np.count_nonzero(_words(piece)[0] & mask)) for piece in _pieces(values))
+    return off <= (1 - SHARE) * np.count_nonzero(values)
+
+
+def _least(values: Values, sample: Values, mantissa: int) -> float:
+    """The step of the values around zero, if they have one of their own."""
+    if mantissa >= SINGLE:
+        return 0.0
+    words, width = _words(sample)
+    field = words & ((1 << width) - 1) | (1 << width)
+    unit = np.ldexp((field & -field).astype(np.float64), -width)
+    lowest = float(np.min(unit * _binade(sample.astype(np.float64)), initial=np.inf))
+    seen: tuple[float, ...] = ()
+    few = np.count_nonzero(np.abs(sample) < 2.0**mantissa * lowest) < _SUBNORMALS
+    if mantissa < _COARSEST_SCALED and not few:
+        seen = (lowest,)
+    for step in (*seen, *_LEAST.get(mantissa, ())):
+        if _has_least(values, mantissa, step):
+            return step
+    return 0.0
+
+
+def _binade(values: Float) -> Float:
+    """The power of two at or below each absolute value."""
+    return (values.view(np.int64) & (0x7FF << DOUBLE)).view(np.float64)
+
+
+def _has_least(values: Values, mantissa: int, step: float) -> bool:
+    """Whether the values around zero are multiples of this step (or there are none)."""
+    small = on = 0
+    for piece in _pieces(values):
+        near = piece[np.abs(piece) < 2.0**mantissa * step]
+        near = near[near != 0] / step
+        small += len(near)
+        on += int(np.count_nonzero(near == np.rint(near)))
+    return on >= 0.99 * small
+
+
+def _name(mantissa: int, least: float) -> str:
+    if least and least in _LEAST.get(mantissa, ()):
+        return _SMALL_NAMES[mantissa]
+    return _NAMES.get(mantissa, f"{mantissa} bits of mantissa")
+
+
+def _with_steps(grid: Grid, values: Values, row: int, file_mantissa: int) -> Grid:
+    """The grid of multiples, if these are multiples of a scale and no float format is coarser."""
+    if file_mantissa < _COARSEST_SCALED:
+        return grid
+    exact = grid.mantissa < _COARSEST_SCALED
+    rounding = SINGLE if exact else min(grid.mantissa, SINGLE)
+    found = find_steps(values, row, rounding, 0.0 if exact else grid.least)
+    if found is None:
+        return grid
+    if exact and found.largest >= 2 << grid.mantissa and (grid.mantissa > 1 or found.whole):
+        step = float(found.multiples.steps[0])
+        if found.whole and math.frexp(step)[0] == 0.5 and not grid.least:
+            return Grid(_name(grid.mantissa, step), grid.mantissa, grid.top, step)
+        return grid
+    if found.gaps:
+        raise UnsuitableTensorError("the values are from a short list (a codebook)")
+    zeros, ones = found.count(0), found.count(1) + found.count(-1)
+    return Grid(
+        found.name,
+        min(file_mantissa, SINGLE) if exact else grid.mantissa,
+        grid.top,
+        0.0 if exact else grid.least,
+        zeros > 2 * ones + _CHANCE_FEW,
+        found.multiples,
+    )
+
+
+def _require_no_list(grid: Grid, values: Values, sample: Values, row: int) -> None:
+    """Refuse values from a list: of the tensor, or of each group of weights."""
+    codes, counts = np.unique(_codes(grid, sample), return_counts=True)
+    gaps = np.diff(codes, prepend=codes[:1] - 2, append=codes[-1:] + 2) > 1
+    alone = gaps[:-1] & gaps[1:] & (counts >= _CROWD)
+    if counts[alone].sum() > 0.5 * counts.sum():
+        raise UnsuitableTensorError("the values are from a short list (a codebook)")
+    if grid.mantissa <= 3 or row % _GROUP or len(values) < _GROUP * _GROUPS:
+        return
+    rng, groups = np.random.default_rng(0), len(values) // _GROUP
+    together = values.reshape(-1, _GROUP)[rng.integers(0, groups, _GROUPS)]
+    apart = values[rng.integers(0, len(values), (_GROUPS, _GROUP))]
+    share = 0.9 if grid.mantissa >= 15 else 0.5
+    if _distinct(together) < share * _distinct(apart):
+        raise UnsuitableTensorError("groups of weights hold values from a short list (a codebook)")
+
+
+def _codes(grid: Grid, values: Values) -> npt.NDArray[np.int64]:
+    """Numbers of the grid's points, so that neighbours differ by one; signs apart."""
+    words, width = _words(values)
+    size = np.abs(values)
+    shift = width - grid.mantissa
+    codes = (words & ((1 << (words.itemsize * 8 - 1)) - 1)).astype(np.int64) >> shift
+    if grid.least:
+        edge = 2.0**grid.mantissa * grid.least
+        first = int(_words(np.array([edge], values.dtype))[0][0]) >> shift
+        fixed = np.rint(size / grid.least).astype(np.int64) + first - (1 << grid.mantissa)
+        codes = np.where(size < edge, fixed, codes)
+    return np.where(values < 0, -codes - (1 << 62), codes)
+
+
+def _distinct(groups: Values) -> float:
+    """The share of different values among the non-zero ones of a group, on average."""
+    shares = [len(np.unique(group)) / len(group) for row in groups if len(group := row[row != 0])]
+    return float(np.mean(shares)) if shares else 1.0
+
+
+def _settled(grid: Grid, values: Values, file_mantissa: int) -> Grid:
+    """The grid with its zeros looked at, and with a top that lies on it."""
+    zeros, top = len(values) - int(np.count_nonzero(values)), grid.top
+    if zeros > _CHANCE_FEW:
+        pieces = _pieces(values) if grid.least else ()
+        ones = sum(int(np.count_nonzero(np.abs(piece) == grid.least)) for piece in pieces)
+        zeros -= 2 * ones
+    if grid.mantissa < file_mantissa and not grid.movable(np.array([top], values.dtype))[0]:
+        pieces = (piece[grid.movable(piece)] for piece in _pieces(values))
+        top = max(float(np.abs(piece).max(initial=0)) for piece in pieces)
+    return Grid(grid.name, grid.mantissa, top, grid.least, zeros > _CHANCE_FEW)
