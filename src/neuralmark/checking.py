@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from neuralmark import files
-from neuralmark.drafting import Draft, at_strength
+from neuralmark.drafting import Draft
 from neuralmark.errors import CheckFailedError
 
 Check = Callable[[Path], bool]
@@ -31,7 +31,7 @@ def strongest(drafted: Draft, check: Check, target: Path, *, fixed: bool) -> Dra
     good, bad = (drafted, None) if passes(drafted) else (None, drafted.strength)
     factor = 0.5 if good is None else 2.0
     for _ in range(0 if fixed and good else 4):
-        candidate = at_strength(drafted, (good.strength if good else bad or 1.0) * factor)
+        candidate = drafted.at((good.strength if good else bad or 1.0) * factor)
         if passes(candidate):
             good = candidate
             if factor < 1:
@@ -45,7 +45,7 @@ def strongest(drafted: Draft, check: Check, target: Path, *, fixed: bool) -> Dra
             f"no mark passed the check, not even strength {bad:.3g}; nothing was written"
         )
     for _ in range(3 if bad is not None else 0):
-        candidate = at_strength(drafted, math.sqrt(good.strength * (bad or 1.0)))
+        candidate = drafted.at(math.sqrt(good.strength * (bad or 1.0)))
         if passes(candidate):
             good = candidate
         else:

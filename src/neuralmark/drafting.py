@@ -11,9 +11,16 @@ import numpy as np
 from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints._base import Edits
-from neuralmark.checkpoints._dtypes import ITEMSIZE, encode
-from neuralmark.core.carriers import Carriers
-from neuralmark.core.imprint import LeastChange, goal_of, lacking, settle, strength_for
+from neuralmark.checkpoints._dtypes import ITEMSIZE, Raw, encode
+from neuralmark.core.carriers import Carriers, Positions
+from neuralmark.core.imprint import (
+    LeastChange,
+    Solver,
+    goal_of,
+    lacking,
+    settle,
+    strength_for,
+)
 from neuralmark.core.key import Float, Mark, Placement
 from neuralmark.errors import (
     InfeasibleError,
@@ -21,13 +28,13 @@ from neuralmark.errors import (
     TooFewCarriersError,
     UnsuitableTensorError,
 )
+from neuralmark.hiding import LEAST_STRENGTH, exposed, hidden_strength
 from neuralmark.keyfile import Key
 from neuralmark.placement import WIDE, Tensor, auto, catalogue, placement_of, select
 from neuralmark.reading import Progress, Reading, require_carriers
-from neuralmark.surveying import Part, Piece, Survey, Values, pieces, survey
+from neuralmark.surveying import Base, Part, Piece, Survey, Values, pieces, survey
 
 DEFAULT_STRENGTH = 2.0
-LEAST_STRENGTH = 1.0
 DEFAULT_BUDGET = 2.0
 MAX_STRENGTH = 1e6
 _BUDGET_TRIES = 12
@@ -39,7 +46,7 @@ class Draft:
 
     plan: "Plan"
     survey: Survey
-    solver: LeastChange
+    solver: Solver
     strength: float
     shifts: Float
     """How far weights of reach 1 move, pool by pool."""
@@ -47,6 +54,8 @@ class Draft:
     """‖Δw‖ over the marked tensors."""
     change_largest: float
     """Largest change of a single weight."""
+    exposure: float | None = None
+    """How well who has the public base finds the moved weights (AUC; 0.5: not at all)."""
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -92,15 +101,67 @@ class Draft:
             digests[tensor.name] = digest.hexdigest()
         return digests
 
+    def at(self, strength: float) -> "Draft":
+        """The same mark at another strength."""
+        carriers, pooled = self.plan.carriers, self.reading.pooled
+        square = largest = 0.0
+        shifts = np.zeros(carriers.pools)
+
+        def realise(change: Float) -> Float:
+            nonlocal square, largest, shifts
+            shifts, square, largest = self._shifts(change), 0.0, 0.0
+            sums = np.zeros(carriers.pools)
+            for part in self.survey.parts:
+                for stretch in self._stretches(part, shifts):
+                    carriers.sum_into(sums, stretch.first, stretch.carried)
+                    moves = stretch.new - stretch.old
+                    square += float(np.square(moves, dtype=np.float64).sum())
+                    largest = max(largest, float(np.abs(moves).max(initial=0.0)))
+            return sums / carriers.per_pool
+
+        settle(pooled, lacking(self.solver, goal_of(pooled, strength)), realise)
+        changed = replace(self, strength=strength, shifts=shifts)
+        return replace(
+            changed,
+            change_norm=math.sqrt(square),
+            change_largest=largest,
+            exposure=changed._exposure(),
+        )
+
+    def _shifts(self, change: Float) -> Float:
+        return self.survey.shifts(change)
+
+    def _exposure(self) -> float | None:
+        return exposed(self.survey, self.shifts, self.plan.noise)
+
+    def _stretches(self, part: Part, shifts: Float) -> "Iterator[Stretch]":
+        """The tensor's carriers, stretch by stretch, as they are and as they will be."""
+        for piece in pieces(self.checkpoint, part, self.plan.carriers, self.plan.base):
+            new = _moved(self.plan, part, piece, shifts)
+            yield Stretch(piece.raw, piece.at, piece.values, new, piece.first, new)
+
     def _new_bytes(self, part: Part) -> Iterator[bytes]:
         dtype = part.tensor.info.dtype
-        for piece in pieces(self.checkpoint, part, self.plan.carriers):
-            raw = piece.raw if piece.raw.flags.writeable else piece.raw.copy()
+        for stretch in self._stretches(part, self.shifts):
+            raw = stretch.raw if stretch.raw.flags.writeable else stretch.raw.copy()
             if part.grid is not None:
                 elements = raw.reshape(-1, ITEMSIZE[dtype])
-                new = _moved(self.plan, part, piece, self.shifts)
-                elements[piece.at] = encode(new, dtype).reshape(-1, ITEMSIZE[dtype])
+                elements[stretch.places] = encode(stretch.new, dtype).reshape(-1, ITEMSIZE[dtype])
             yield raw.tobytes()
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """A run of a tensor's bytes, and which of its weights change to what."""
+
+    raw: Raw
+    places: Positions | slice
+    old: Values
+    new: Values
+    first: int
+    """Index of its first carrier."""
+    carried: Values
+    """New values of its carriers."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +178,8 @@ class Plan:
     """Seed of the dithering; it follows from the key, so that nobody can tell who was to move."""
     named: bool = False
     """Whether the owner named the tensors: then each of them has to take the mark."""
+    base: Base | None = None
+    """The public checkpoint that the model was made from: the mark hides behind fine-tuning."""
     quantised: int = 0
     """Tensors that were passed over because they are quantised."""
 
@@ -134,7 +197,11 @@ def require_writable(key: Key) -> None:
 
 
 def plan(
-    checkpoint: Checkpoint, key: Key, tensors: Sequence[str] | None = None, spread: str = WIDE
+    checkpoint: Checkpoint,
+    key: Key,
+    tensors: Sequence[str] | None = None,
+    spread: str = WIDE,
+    base: Checkpoint | None = None,
 ) -> Plan:
     """Choose the tensors and derive the mark; refuses whatever cannot work without reading."""
     if key.kind == "raw":
@@ -159,8 +226,18 @@ def plan(
     quantised = sum("dequantise" in (tensor.obstacle or "") for tensor in known)
     LeastChange(mark)  # refuses lengths that cannot be written
     noise = key.noise(placement)
-    named = bool(tensors)
-    return Plan(checkpoint, key, chosen, placement, mark, carriers, noise, named, quantised)
+    return Plan(
+        checkpoint,
+        key,
+        chosen,
+        placement,
+        mark,
+        carriers,
+        noise,
+        named=bool(tensors),
+        base=None if base is None else Base.of(base),
+        quantised=quantised,
+    )
 
 
 def draft(
@@ -172,16 +249,19 @@ def draft(
 ) -> Draft:
     """Look at the tensors and compute the mark: how far which weights move."""
     check_effort(strength, budget)
-    found = survey(planned.checkpoint, planned.tensors, planned.carriers, progress)
-    _require_room(planned, found)
+    checkpoint, carriers = planned.checkpoint, planned.carriers
+    found = survey(checkpoint, planned.tensors, carriers, base=planned.base, progress=progress)
+    require_room(planned, found)
     reading, solver = found.reading, LeastChange(planned.mark, found.effort)
     gamma = choose_strength(solver, reading, strength, budget)
-    empty = Draft(planned, found, solver, gamma, np.zeros(planned.carriers.pools), 0.0, 0.0)
-    drafted = at_strength(empty, gamma)
+    if planned.base is not None and strength is None:
+        gamma = hidden_strength(found, solver, gamma, planned.noise)
+    empty = Draft(planned, found, solver, gamma, np.zeros(carriers.pools), 0.0, 0.0)
+    drafted = empty.at(gamma)
     return drafted if strength is not None else _within_budget(drafted, budget)
 
 
-def _require_room(planned: Plan, found: Survey) -> None:
+def require_room(planned: Plan, found: Survey) -> None:
     """Refuse tensors of which none can carry a mark, and named ones of which one cannot."""
     obstacles = {part.tensor.name: part.why for part in found.parts if part.grid is None}
     if obstacles and (planned.named or len(obstacles) == len(found.parts)):
@@ -201,39 +281,9 @@ def _within_budget(drafted: Draft, budget: float | None) -> Draft:
         if drafted.change_norm <= 1.002 * limit or drafted.strength <= least:
             return drafted
         weaker = drafted.strength * 0.99 * limit / drafted.change_norm
-        drafted = at_strength(drafted, max(weaker, least))
+        drafted = drafted.at(max(weaker, least))
     raise InfeasibleError(
         f"a budget of {budget} % cannot write these bits into so coarse a dtype; raise --budget"
-    )
-
-
-def at_strength(drafted: Draft, strength: float) -> Draft:
-    """The same mark at another strength."""
-    planned, found = drafted.plan, drafted.survey
-    carriers, pooled = planned.carriers, found.reading.pooled
-    square = largest = 0.0
-    shifts = np.zeros(carriers.pools)
-
-    def realise(change: Float) -> Float:
-        nonlocal square, largest, shifts
-        shifts, square, largest = found.shifts(change), 0.0, 0.0
-        sums = np.zeros(carriers.pools)
-        for part in found.parts:
-            for piece in pieces(planned.checkpoint, part, carriers):
-                new = _moved(planned, part, piece, shifts)
-                carriers.sum_into(sums, piece.first, new)
-                moves = new - piece.values
-                square += float(np.square(moves, dtype=np.float64).sum())
-                largest = max(largest, float(np.abs(moves).max(initial=0.0)))
-        return sums / carriers.per_pool
-
-    settle(pooled, lacking(drafted.solver, goal_of(pooled, strength)), realise)
-    return replace(
-        drafted,
-        strength=strength,
-        shifts=shifts,
-        change_norm=math.sqrt(square),
-        change_largest=largest,
     )
 
 
@@ -245,6 +295,8 @@ def _moved(planned: Plan, part: Part, piece: Piece, shifts: Float) -> Values:
     shift = part.reach * planned.carriers.spread(shifts, piece.first, count)
     rng = np.random.default_rng([planned.noise, part.start + offset])
     noise = rng.random(count, np.float32)
+    if piece.base is not None:
+        shift = np.where(piece.values == piece.base, 0.0, shift)
     shift = shift.astype(piece.values.dtype, copy=False)
     moved: Values = part.grid.moved(piece.values, shift, noise, piece.at + offset)
     return moved

@@ -24,12 +24,14 @@ from neuralmark.errors import (
     CheckpointError,
     InfeasibleError,
     OutputError,
+    ParameterError,
     RecordError,
 )
 from neuralmark.keyfile import Key
 from neuralmark.placement import MIN_PER_POOL, WIDE
 from neuralmark.reading import FileSuspect, Progress, digest_of
 from neuralmark.records import Claim, Digest, Verdict
+from neuralmark.spanning import draft_in_span
 from neuralmark.verification import find, judge, verify
 
 CLAIM_IN_FOLDER = "neuralmark.claim.json"
@@ -49,6 +51,8 @@ class Embedding:
     change_largest: float
     carriers: int
     weights_per_pool: int
+    exposure: float | None = None
+    """How well who has the public base finds the moved weights (AUC; 0.5: not at all)."""
     warnings: tuple[str, ...] = ()
     others: tuple[tuple[Verdict, Verdict], ...] = ()
     """Verdicts of other keys before and after, where their keys were given."""
@@ -63,6 +67,8 @@ def embed(
     spread: str = WIDE,
     strength: float | None = None,
     budget: float | None = None,
+    base: str | Path | None = None,
+    in_span: bool = False,
     in_place: bool = False,
     overwrite: bool = False,
     check: Check | None = None,
@@ -74,8 +80,11 @@ def embed(
     `tensors` names the tensors to mark; without, `spread` says how many are taken: `wide` (many,
     of all depths), `quick` (the few largest) or `all`. `strength` is the margin of every bit in
     units of what unmarked logits scatter by; `budget` the change of the marked weights in percent;
-    by default strength 2, or what a change of 2 % buys, but at least strength 1. With neither
-    `out` nor `in_place`, nothing is written (a dry run).
+    by default strength 2, or what a change of 2 % buys, but at least strength 1. `base`
+    is the public checkpoint that the model was fine-tuned from: the mark then hides behind the
+    fine-tuning, and what somebody with the base would find is measured; `in_span` keeps the mark
+    inside the span of a merged adapter. With neither `out` nor `in_place`, nothing is written
+    (a dry run).
     """
     model = Path(model)
     target = _target(root_of(model), out, in_place, overwrite)
@@ -83,14 +92,15 @@ def embed(
     with journal.exclusive(root_of(model)) if in_place else nullcontext():
         checkpoint = open_checkpoint(model)
         check_effort(strength, budget)
-        planned = plan(checkpoint, key, tensors, spread)
+        public = None if base is None else open_checkpoint(base)
+        planned = plan(checkpoint, key, tensors, spread, public)
         notes = _notes(model, planned, named=bool(tensors))
-        compute = partial(
-            draft,
-            planned,
-            strength=strength,
-            budget=budget,
-            progress=progress,
+        if in_span and budget is not None:
+            raise ParameterError("a mark in an adapter's span takes a strength, not a budget")
+        compute = (
+            partial(draft_in_span, planned, strength=strength, progress=progress)
+            if in_span
+            else partial(draft, planned, strength=strength, budget=budget, progress=progress)
         )
         claims = _claims_beside(model)
         before = [verify(model, o, claim=claims.get(o.fingerprint)) for o in other_keys]
@@ -293,6 +303,7 @@ def _result(
         change_largest=drafted.change_largest,
         carriers=carriers.size,
         weights_per_pool=carriers.per_pool,
+        exposure=drafted.exposure,
         warnings=few_carriers(carriers) + _kept(drafted),
     )
 

@@ -12,11 +12,16 @@ from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
 from neuralmark.core.imprint import LeastChange
 from neuralmark.core.key import Parameters
-from neuralmark.errors import InfeasibleError
+from neuralmark.drafting import plan
+from neuralmark.errors import InfeasibleError, UnknownTensorError
+from neuralmark.hiding import HIDDEN, LEAST_STRENGTH, MERGED, explained, exposure_at
 from neuralmark.keyfile import Key
 from neuralmark.placement import WIDE, Tensor, auto, catalogue, placement_of
 from neuralmark.reading import Progress
-from neuralmark.surveying import look
+from neuralmark.surveying import Survey, look, survey
+
+STRENGTHS = (0.5, 1.0, 2.0, 4.0)
+"""Strengths at which a mark is held against a public base."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,22 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """What somebody with the public base of a fine-tuned model would find of a mark."""
+
+    base: str
+    moved: float
+    """How far fine-tuning moved the tensors, against their own size (root mean squares)."""
+    unmoved: float
+    """Share of their weights that are the base's."""
+    low_rank: float
+    """Share of the difference that is of low rank: near 1 for a merged adapter."""
+    exposures: tuple[tuple[float, float], ...]
+    """Strengths, and how well moved weights are then found (AUC; 0.5: not at all)."""
+    advice: str
+
+
+@dataclass(frozen=True)
 class Inspection:
     """All tensors of a model, and the list that `auto` chooses."""
 
@@ -51,6 +72,7 @@ class Inspection:
     auto_carriers: int
     auto_weights_per_pool: float
     auto_cost_percent: float | None
+    base: "Comparison | None" = None
 
     def to_dict(self) -> dict[str, Any]:
         """As `neuralmark inspect --json` prints it."""
@@ -65,14 +87,16 @@ def inspect(
     strength: float = 1.0,
     spread: str = WIDE,
     weights: bool = True,
+    base: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Inspection:
     """Look at a checkpoint: what it offers, what `auto` would choose and cost.
 
     The tensors that `auto` chooses are read (unless `weights` is False), to say on which grid their
-    values lie and whether a mark can hide in them. The cost of a strength is an estimate for
-    weights that are spread like noise: f(strength, n, k)·√(k/m) of the tensor's norm, f solved
-    once for a random case.
+    values lie and whether a mark can hide in them. With the public `base` that the model was
+    fine-tuned from, it is said what who has that base would find. The cost of a strength is an
+    estimate for weights that are spread like noise: f(strength, n, k)·√(k/m) of the tensor's norm,
+    f solved once for a random case.
     """
     checkpoint = open_checkpoint(model)
     tensors = catalogue(checkpoint)
@@ -96,7 +120,41 @@ def inspect(
         auto_carriers=carriers,
         auto_weights_per_pool=per_pool,
         auto_cost_percent=percent,
+        base=None
+        if base is None
+        else compare(checkpoint, base, key or Key.new(parameters), spread),
     )
+
+
+def compare(checkpoint: Checkpoint, base: str | Path, key: Key, spread: str = WIDE) -> Comparison:
+    """Measure what a mark of this key would show to somebody who has the base."""
+    planned = plan(checkpoint, key, None, spread, open_checkpoint(base))
+    found = survey(checkpoint, planned.tensors, planned.carriers, base=planned.base)
+    updates = [part.update for part in found.parts if part.update is not None]
+    if not updates:
+        raise UnknownTensorError(f"{base}: has none of the tensors that would be marked")
+    ratio, seen, advice = _moved(found), [], "the marked tensors are the base's own: train them"
+    if found.samples:
+        solver = LeastChange(planned.mark, found.effort)
+        seen = [(s, exposure_at(found, solver, s, planned.noise)) for s in STRENGTHS]
+        advice = _advice(dict(seen), explained(found))
+    unmoved = float(np.mean([update.unmoved for update in updates]))
+    return Comparison(str(base), ratio, unmoved, explained(found), tuple(seen), advice)
+
+
+def _moved(found: Survey) -> float:
+    sizes = [(p.update.size, p.tensor.info.size) for p in found.parts if p.update is not None]
+    squares = sum(size * size * count for size, count in sizes)
+    return math.sqrt(squares) / found.reading.norm if found.reading.norm else 0.0
+
+
+def _advice(seen: dict[float, float], low_rank: float) -> str:
+    if seen[LEAST_STRENGTH] > HIDDEN:
+        if low_rank > MERGED:
+            return "a merged adapter: mark it with --base and --in-span"
+        return "fine-tuning moved the weights too little to hide a mark: spread it wider"
+    hidden = max(strength for strength, found in seen.items() if found <= HIDDEN)
+    return f"a mark hides up to about strength {hidden:g}: embed with --base"
 
 
 def _looked_at(

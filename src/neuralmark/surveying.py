@@ -1,14 +1,15 @@
 """A first pass over the tensors to be marked: what they hold, and how far their weights may move.
 
 What is written must look like what was there. So every tensor is looked at before anything is
-solved for: on which grid its values lie, whether its zeros must stay, how large its weights are.
-A tensor that cannot carry a mark keeps its place in the list and stays as it is: the list follows
-from names and shapes alone, so that a judge arrives at it without being told.
+solved for: on which grid its values lie, whether its zeros must stay, how large its weights are,
+and, if the model was made from a public base, how far fine-tuning moved them. A tensor that cannot
+carry a mark keeps its place in the list and stays as it is: the list follows from names and shapes
+alone, so that a judge arrives at it without being told.
 """
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,12 +21,17 @@ from neuralmark.core.carriers import Carriers, Positions
 from neuralmark.core.grid import Grid
 from neuralmark.core.grid_finding import find_grid
 from neuralmark.core.key import Float
+from neuralmark.core.update import Update, update_of
 from neuralmark.errors import NonFiniteError, UnsuitableTensorError
-from neuralmark.placement import Tensor
+from neuralmark.placement import Tensor, catalogue
 from neuralmark.reading import Progress, Reading
 
 Values = npt.NDArray[np.floating]
 """Weights as decoded: float32, or float64 where the file has that."""
+
+SAMPLED = 1 << 19
+"""Weights that are looked at one by one to say what a thief with the base would see."""
+_FEWEST = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +43,12 @@ class Part:
     grid: Grid | None
     """None: it stays as it is."""
     reach: float
-    """How far its weights move for a shift of 1: their own size (root mean square)."""
+    """How far its weights move for a shift of 1: their own size, or how far fine-tuning moved them
+    beyond a part of low rank (root mean squares)."""
     why: str = ""
     """Why it stays as it is."""
+    update: Update | None = None
+    """How it differs from the public base, if there is one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +64,21 @@ class Piece:
     """Where the stretch begins in its tensor."""
     values: Values
     """Values of its carriers."""
+    base: Values | None = None
+    """The public base's values of its carriers, if there is one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Some weights of a tensor, and what is left of their update without its part of low rank."""
+
+    part: int
+    values: Values
+    residual: Float
+    places: Positions
+    carrier: Positions
+    """Index among the carriers; -1 for other weights."""
+    movable: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +91,8 @@ class Survey:
     """For each pool, the reach of its weights that may move, added up."""
     squares: Float = field(repr=False)
     """The same, squared first."""
+    samples: tuple[Sample, ...] = field(default=(), repr=False)
+    """For a model made from a public base."""
 
     @property
     def effort(self) -> Float:
@@ -82,15 +108,38 @@ class Survey:
         return np.where(self.sums > 0, change * per_pool / np.maximum(self.sums, 1e-300), 0.0)
 
 
+@dataclass(frozen=True, eq=False)
+class Base:
+    """A public checkpoint that the model was made from."""
+
+    checkpoint: Checkpoint
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Base":
+        """By canonical names."""
+        return cls(checkpoint, {tensor.name: tensor for tensor in catalogue(checkpoint)})
+
+    def values(self, tensor: Tensor) -> Values | None:
+        """The base's values of a tensor; None where it has none of this name and shape."""
+        mine = self.tensors.get(tensor.name)
+        if mine is None or mine.obstacle is not None or mine.info.shape != tensor.info.shape:
+            return None
+        return _whole(self.checkpoint, mine)[0]
+
+
 def survey(
     checkpoint: Checkpoint,
     tensors: Sequence[Tensor],
     carriers: Carriers,
+    *,
+    base: Base | None = None,
     progress: Progress | None = None,
 ) -> Survey:
     """Read the tensors once, each as a whole: memory for a few copies of the largest."""
     pooled, sums, squares = (np.zeros(carriers.pools) for _ in range(3))
     parts: list[Part] = []
+    samples: list[Sample] = []
     digests: dict[str, str] = {}
     start = done = 0
     around = norm = 0.0
@@ -98,15 +147,20 @@ def survey(
     for tensor in tensors:
         values, digests[tensor.name] = _whole(checkpoint, tensor)
         norm += float(np.square(values, dtype=np.float64).sum())
-        part = _part(tensor, start, values)
+        part, difference = _part(tensor, start, values, base)
         first, at = carriers.between(start, start + len(values))
         chosen = values.take(at)
         carriers.sum_into(pooled, first, chosen)
         around += float(np.square(chosen, dtype=np.float64).sum())
         if part.grid is not None:
-            reach = np.where(part.grid.movable(chosen, at), part.reach, 0.0)
+            beside = None if difference is None else chosen - difference.take(at)
+            reach = np.where(movable(part, chosen, at, beside), part.reach, 0.0)
             carriers.sum_into(sums, first, reach)
             carriers.sum_into(squares, first, reach * reach)
+        if difference is not None and part.grid is not None:
+            share = len(values) / max(carriers.total, 1)
+            found = _sampled(part, values, difference, max(_FEWEST, int(SAMPLED * share)))
+            samples.append(_counted(found, len(parts), first, at))
         parts.append(part)
         start += len(values)
         done += tensor.info.nbytes
@@ -116,39 +170,87 @@ def survey(
     spread = around - carriers.per_pool * float(pooled @ pooled)
     within = math.sqrt(max(spread, 0.0) / max(carriers.size - carriers.pools, 1))
     reading = Reading(carriers, pooled, within, math.sqrt(norm), digests)
-    return Survey(reading, tuple(parts), sums, squares)
+    return Survey(reading, tuple(parts), sums, squares, tuple(samples))
 
 
-def look(checkpoint: Checkpoint, tensor: Tensor) -> Part:
+def movable(
+    part: Part, values: Values, places: Positions, base: Values | None
+) -> npt.NDArray[np.bool_]:
+    """Which of these weights may move.
+
+    None off the grid, no zero of a pruned tensor, and, where fine-tuning left many weights at the
+    base's values, none of those.
+    """
+    assert part.grid is not None
+    free: npt.NDArray[np.bool_] = part.grid.movable(values, places)
+    if part.update is not None and part.update.sparse and base is not None:
+        free = free & (values != base)
+    return free
+
+
+def look(checkpoint: Checkpoint, tensor: Tensor, base: Base | None = None) -> Part:
     """The grid of one tensor, or why it would stay as it is."""
-    return _part(tensor, 0, _whole(checkpoint, tensor)[0])
+    return _part(tensor, 0, _whole(checkpoint, tensor)[0], base)[0]
 
 
-def pieces(checkpoint: Checkpoint, part: Part, carriers: Carriers) -> Iterator[Piece]:
+def pieces(
+    checkpoint: Checkpoint, part: Part, carriers: Carriers, base: Base | None = None
+) -> Iterator[Piece]:
     """The tensor again, in pieces, with the carriers in each."""
     offset = 0
+    sparse = base is not None and part.update is not None and part.update.sparse
+    public = base.values(part.tensor) if base is not None and sparse else None
     for raw in checkpoint.read(part.tensor.info.name):
         values = decode(raw, part.tensor.info.dtype)
         start = part.start + offset
         first, at = carriers.between(start, start + len(values))
-        yield Piece(raw, first, at, offset, values.take(at))
+        beside = None if public is None else public[offset : offset + len(values)].take(at)
+        yield Piece(raw, first, at, offset, values.take(at), beside)
         offset += len(values)
 
 
-def grid_of(tensor: Tensor, values: Values) -> Grid:
-    """The grid of a tensor's values; raises where they cannot carry a mark."""
+def _part(
+    tensor: Tensor, start: int, values: Values, base: Base | None
+) -> tuple[Part, Values | None]:
+    """What is known of a tensor, and its difference to the base."""
     if not np.isfinite(values).all():
         raise NonFiniteError(f"{tensor.name!r} holds NaN or infinity; repair it before marking")
     row = math.prod(tensor.info.shape[1:])
-    return find_grid(values, row, MANTISSA[tensor.info.dtype])
-
-
-def _part(tensor: Tensor, start: int, values: Values) -> Part:
     try:
-        grid = grid_of(tensor, values)
+        grid = find_grid(values, row, MANTISSA[tensor.info.dtype])
     except UnsuitableTensorError as error:
-        return Part(tensor, start, None, 0.0, str(error))
-    return Part(tensor, start, grid, float(np.sqrt(np.square(values, dtype=np.float64).mean())))
+        return Part(tensor, start, None, 0.0, str(error)), None
+    if base is None:
+        size = float(np.sqrt(np.square(values, dtype=np.float64).mean()))
+        return Part(tensor, start, grid, size), None
+    public = base.values(tensor)
+    if public is None:
+        return Part(tensor, start, None, 0.0, "the base has no tensor of this name and shape"), None
+    difference = values - public.astype(values.dtype, copy=False)
+    update = update_of(difference, max(len(values) // max(row, 1), 1))
+    if not update.residual:
+        return Part(tensor, start, None, 0.0, "it is the base's own", update), None
+    return Part(tensor, start, grid, update.residual, update=update), difference
+
+
+def _sampled(part: Part, values: Values, difference: Values, count: int) -> Sample:
+    """Some of the weights; which of them are carriers is not known yet."""
+    assert part.update is not None
+    rng = np.random.default_rng(0)
+    places = np.unique(rng.integers(0, len(values), min(count, len(values))))
+    some = values[places]
+    residual = difference[places].astype(np.float64) - part.update.smooth_part(places)
+    free = movable(part, some, places, some - difference[places])
+    return Sample(0, some, residual, places, np.full(len(places), -1, np.int64), free)
+
+
+def _counted(sample: Sample, part: int, first: int, at: Positions) -> Sample:
+    """The sample, with the indices of its carriers."""
+    index = np.searchsorted(at, sample.places)
+    known = np.minimum(index, max(len(at) - 1, 0))
+    hit = (index < len(at)) & (at[known] == sample.places) if len(at) else index < 0
+    carrier = np.where(hit, first + index, -1)
+    return Sample(part, sample.values, sample.residual, sample.places, carrier, sample.movable)
 
 
 def _whole(checkpoint: Checkpoint, tensor: Tensor) -> tuple[Values, str]:

@@ -10,12 +10,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from neuralmark.core.update import auc
 from neuralmark.errors import ParameterError
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Statistic = Callable[[Array, Sequence[Array]], float]
 """From a tensor and clean references (maybe none) to a score: the higher, the more suspicious."""
+
+__all__ = [
+    "STATISTICS",
+    "auc",
+    "edge",
+    "excess_kurtosis",
+    "ks_between",
+    "ks_gaussian",
+    "marchenko_pastur",
+    "spectral_between",
+    "spectrum",
+    "standardised",
+    "update",
+]
 
 _GRID = 4096
 _COARSE = 64
@@ -125,22 +140,6 @@ def update(before: Array, after: Array) -> dict[str, float]:
         "duplicated": float(counts[counts > 1].sum() / len(moved)),
         "unison": _unison(moved, counts, unit),
     }
-
-
-def auc(marked_scores: Sequence[float] | Floats, clean_scores: Sequence[float] | Floats) -> float:
-    """Chance that a marked one scores above a clean one, ties counted half (Mann-Whitney, exact).
-
-    >>> auc([2, 3], [1, 2])
-    0.875
-    """
-    marked = np.asarray(marked_scores, np.float64)
-    clean = np.sort(np.asarray(clean_scores, np.float64))
-    if not len(marked) or not len(clean):
-        raise ParameterError("an AUC needs scores of both kinds")
-    if not (np.isfinite(marked).all() and np.isfinite(clean).all()):
-        raise ParameterError("an AUC needs finite scores")
-    below = np.searchsorted(clean, marked, "left") + np.searchsorted(clean, marked, "right")
-    return float(below.sum() / (2 * len(marked) * len(clean)))
 
 
 def _unison(moved: Floats, counts: Array, unit: float) -> float:

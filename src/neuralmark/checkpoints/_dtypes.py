@@ -60,10 +60,13 @@ def encode(values: npt.NDArray[np.floating], dtype: str) -> Raw:
         return np.ascontiguousarray(values, "<f8").view(np.uint8)
     if dtype in ("F32", "F16"):
         top = float(np.finfo(np.float32 if dtype == "F32" else np.float16).max)
-        return np.clip(values, -top, top).astype("<f4" if dtype == "F32" else "<f2").view(np.uint8)
+        kind = "<f4" if dtype == "F32" else "<f2"
+        short: npt.NDArray[np.floating] = np.clip(values, -top, top).astype(kind)
+        return short.view(np.uint8)
     if dtype == "BF16":
         top = 3.3895313892515355e38
-        word = np.clip(values, -top, top).astype(np.float32).view(np.uint32)
+        single: npt.NDArray[np.float32] = np.clip(values, -top, top).astype(np.float32)
+        word = single.view(np.uint32)
         word = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(
             16
         )

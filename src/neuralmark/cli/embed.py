@@ -40,6 +40,12 @@ if TYPE_CHECKING:
 @click.option(
     "--budget", type=float, metavar="PERCENT", help="Change of the marked weights, in percent."
 )
+@click.option(
+    "--base",
+    type=options.PATH,
+    help="Public checkpoint that MODEL was fine-tuned from: hide the mark from who has it.",
+)
+@click.option("--in-span", is_flag=True, help="Stay inside the span of a merged adapter (--base).")
 @click.option("--in-place", is_flag=True, help="Change MODEL itself, under a journal.")
 @click.option("--dry-run", is_flag=True, help="Compute and report, write nothing.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
@@ -67,6 +73,8 @@ def command(
     spread: str,
     strength: float | None,
     budget: float | None,
+    base: Path | None,
+    in_span: bool,
     in_place: bool,
     dry_run: bool,
     force: bool,
@@ -96,6 +104,8 @@ def command(
             spread=spread,
             strength=strength,
             budget=budget,
+            base=base,
+            in_span=in_span,
             in_place=in_place and not dry_run,
             overwrite=force,
             check=_checker(check_command) if check_command else None,
@@ -147,6 +157,7 @@ def _json(result: "Embedding") -> dict[str, Any]:
         "change_largest": result.change_largest,
         "carriers": result.carriers,
         "weights_per_pool": result.weights_per_pool,
+        "exposure": result.exposure,
         "warnings": list(result.warnings),
         "verdict": None if verdict is None else verdict.to_dict(),
         "others": [
@@ -171,6 +182,8 @@ def _show(result: "Embedding") -> None:
             f" largest {result.change_largest:.3g}",
         ),
     ]
+    if result.exposure is not None:
+        rows.append(("against the base", f"AUC {result.exposure:.3f} (0.5: nothing is found)"))
     verdict = result.verdict
     if verdict is None:
         output.panel("Dry run: nothing was written", rows)

@@ -1,11 +1,15 @@
 """`neuralmark inspect`: what a model offers."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
+
+if TYPE_CHECKING:
+    from neuralmark.inspection import Comparison
 
 
 @click.command("inspect")
@@ -25,6 +29,11 @@ from neuralmark.cli import _output as output
 )
 @options.spread_option
 @click.option("--headers-only", is_flag=True, help="Read no weights: quick, but no grids.")
+@click.option(
+    "--base",
+    type=options.PATH,
+    help="Public checkpoint that MODEL was fine-tuned from: say what who has it would find.",
+)
 @options.passphrase_file_option
 @options.json_option
 def command(
@@ -33,6 +42,7 @@ def command(
     strength: float,
     spread: str,
     headers_only: bool,
+    base: Path | None,
     passphrase_file: Path | None,
     as_json: bool,
 ) -> None:
@@ -56,6 +66,7 @@ def command(
             strength=strength,
             spread=spread,
             weights=not headers_only,
+            base=base,
             progress=progress,
         )
     if as_json:
@@ -104,5 +115,21 @@ def command(
                 if total is None
                 else f"about {total:.2f} % change of the weights at strength {strength:g}",
             ),
+        ],
+    )
+    if found.base is not None:
+        _against(found.base)
+
+
+def _against(found: "Comparison") -> None:
+    seen = [f"{value:.3f} at strength {strength:g}" for strength, value in found.exposures]
+    output.panel(
+        f"against {found.base}",
+        [
+            ("fine-tuning moved", f"{output.percent(found.moved)} of the weights' norm"),
+            ("still the base's", f"{output.percent(found.unmoved)} of the weights"),
+            ("of low rank", f"{output.percent(found.low_rank)} of the difference"),
+            ("who has it finds", ", ".join(seen) + " (AUC; 0.5: nothing)" if seen else "-"),
+            ("advice", found.advice),
         ],
     )

@@ -5,6 +5,7 @@ off that grid would be found by their low bits. `core.grid_finding` finds the gr
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,6 @@ SINGLE = 23
 
 DOUBLE = 52
 """Mantissa bits of float64."""
-
 
 _PIECE = 1 << 16
 
@@ -76,6 +76,7 @@ class Grid:
         decides who moves. A zero shift moves nothing; neither does what is not `movable`.
         `positions` are the values' flat positions in the tensor (0, 1, ... when left out); only
         multiples of a scale look at them. These are computed by numpy, for torch tensors too.
+        For torch tensors, keep shift and noise in float32 or wider.
         """
         if not isinstance(values, np.ndarray):
             return self._moved(values, shift, noise, positions)
@@ -89,11 +90,13 @@ class Grid:
 
     def _moved(self, values: Array, shift: Array, noise: Array, positions: Array | None) -> Array:
         if self.multiples is not None:
-            plain = [_numpy(array) for array in (values, shift, noise)]
-            return _kind(values, self._stepped(*plain, self._local(plain[0], positions)))
-        new = _cast(self._dithered(values + shift, noise), values.dtype) + 0.0
-        stays = (new == values) | ~self.movable(values)
-        return namespace(values).where(stays, values, new)
+            local = self._local(len(values), positions)
+            new = self._stepped(_numpy(values), _numpy(shift), _numpy(noise), local)
+            return _kind(values, new)
+        xp = namespace(values)
+        wide = _cast(values, getattr(xp, f"float{_word(self.mantissa)[1]}"))
+        new = _cast(self._dithered(wide + shift, noise), values.dtype) + 0.0
+        return xp.where((new == values) | ~self.movable(values), values, new)
 
     def movable(self, values: Array, positions: Array | None = None) -> Array:
         """Where a value may move: on the grid, and no zero that has to stay."""
@@ -101,7 +104,7 @@ class Grid:
             may = self._on_grid(values)
             return may & (values != 0) if self.zeros_stay else may
         plain = _numpy(values)
-        free = self._free(plain, self._local(plain, positions))
+        free = self._free(plain, self._local(len(plain), positions))
         return free if plain is values else namespace(values).from_numpy(free).to(values.device)
 
     def _on_grid(self, values: Array) -> Array:
@@ -131,10 +134,10 @@ class Grid:
             new[small] = _by_steps(narrow[small] / self.least, noise[small]) * self.least
         return xp.clip(new, -self.top, self.top)
 
-    def _local(self, values: Float, positions: Array | None) -> Multiples:
+    def _local(self, count: int, positions: Array | None) -> Multiples:
         """What holds at each of these positions; the anchors become distances."""
         assert self.multiples is not None
-        at = np.arange(len(values)) if positions is None else _numpy(positions)
+        at: Ints = np.arange(count) if positions is None else _numpy(positions)
         local = self.multiples.at(at)
         return replace(local, anchors=local.anchors - at)
 
@@ -142,7 +145,7 @@ class Grid:
         """On the block's grid, not the weight that sets its step, and no zero that stays."""
         off = np.abs(values - np.rint(values / local.steps) * local.steps)
         free = off <= np.abs(values) * local.slack + self.least
-        free &= local.anchors != 0
+        free &= (local.anchors != 0) & (local.lows < local.highs)
         return free & (values != 0) if self.zeros_stay else free
 
     def _stepped(self, values: Float, shift: Float, noise: Float, local: Multiples) -> Float:
@@ -154,14 +157,20 @@ class Grid:
 
     def nearest(self, values: Float) -> Float:
         """Rounded to the nearest value with this grid's mantissa and least step (float64)."""
-        if self.mantissa >= DOUBLE:
-            return values
-        split = values * (2.0 ** (DOUBLE - self.mantissa) + 1.0)
-        short = split - (split - values)
+        short = shortened(values, self.mantissa)
         if not self.least:
             return short
         small = np.abs(values) < 2.0**self.mantissa * self.least
         return np.where(small, np.rint(values / self.least) * self.least, short)
+
+
+def shortened(values: Float, mantissa: int) -> Float:
+    """Rounded to so many mantissa bits, ties to even (float64, no smallest step)."""
+    if mantissa >= DOUBLE:
+        return values
+    low, words = DOUBLE - mantissa, values.view(np.int64)
+    words = words + ((1 << (low - 1)) - 1) + ((words >> low) & 1)
+    return (words & -(1 << low)).view(np.float64)
 
 
 def _by_steps(place: Array, noise: Array) -> Array:
@@ -177,11 +186,11 @@ def _word(mantissa: int) -> tuple[int, int]:
     return (SINGLE, 32) if mantissa <= SINGLE else (DOUBLE, 64)
 
 
-def _cast(array: Array, dtype: object) -> Array:
+def _cast(array: Array, dtype: Any) -> Array:
     return array.astype(dtype, copy=False) if isinstance(array, np.ndarray) else array.to(dtype)
 
 
-def _numpy(array: Array) -> npt.NDArray[np.generic]:
+def _numpy(array: Array) -> npt.NDArray[Any]:
     if isinstance(array, np.ndarray):
         return array
     array = array.detach().cpu()

@@ -47,7 +47,7 @@ def find_grid(values: Values, row: int, file_mantissa: int) -> Grid:
     least = _least(values, sample, mantissa)
     grid = Grid(_name(mantissa, least), mantissa, top, least)
     if len(values) >= _ENOUGH:
-        grid = _with_steps(grid, values, row, file_mantissa)
+        grid = _with_steps(grid, values, max(row, 1), file_mantissa)
         if grid.multiples is not None:
             return grid
         _require_no_list(grid, values, sample, row)
@@ -76,7 +76,7 @@ def _sample(values: Values) -> Values:
     """Some of the non-zero values, spread over the tensor."""
     if len(values) > _SAMPLE:
         values = values[np.random.default_rng(0).integers(0, len(values), _SAMPLE)]
-    return values[values != 0]
+    return np.asarray(values[values != 0])
 
 
 def _pieces(values: Values) -> Iterator[Values]:
@@ -112,7 +112,7 @@ def _holds(values: Values, bits: int) -> bool:
     if not int(np.bitwise_or.reduce(words)) & mask:
         return True
     off = sum(int(np.count_nonzero(_words(piece)[0] & mask)) for piece in _pieces(values))
-    return off <= (1 - SHARE) * np.count_nonzero(values)
+    return off <= (1 - SHARE) * int(np.count_nonzero(values))
 
 
 def _least(values: Values, sample: Values, mantissa: int) -> float:
@@ -152,7 +152,7 @@ def _has_least(values: Values, mantissa: int, step: float) -> bool:
 def _name(mantissa: int, least: float) -> str:
     if least and least in _LEAST.get(mantissa, ()):
         return _SMALL_NAMES[mantissa]
-    return _NAMES.get(mantissa, f"{mantissa} bits of mantissa")
+    return _NAMES.get(mantissa, f"{mantissa} bit{'s' * (mantissa != 1)} of mantissa")
 
 
 def _with_steps(grid: Grid, values: Values, row: int, file_mantissa: int) -> Grid:
@@ -160,7 +160,8 @@ def _with_steps(grid: Grid, values: Values, row: int, file_mantissa: int) -> Gri
     if file_mantissa < _COARSEST_SCALED:
         return grid
     exact = grid.mantissa < _COARSEST_SCALED
-    rounding = SINGLE if exact else min(grid.mantissa, SINGLE)
+    formats = [bits for bits in (7, 10, SINGLE) if bits >= grid.mantissa and not exact]
+    rounding = min([*formats, SINGLE])
     found = find_steps(values, row, rounding, 0.0 if exact else grid.least)
     if found is None:
         return grid
@@ -171,10 +172,12 @@ def _with_steps(grid: Grid, values: Values, row: int, file_mantissa: int) -> Gri
         return grid
     if found.gaps:
         raise UnsuitableTensorError("the values are from a short list (a codebook)")
+    if found.unclear:
+        raise UnsuitableTensorError("multiples of scales, rounded in a way that cannot be repeated")
     zeros, ones = found.count(0), found.count(1) + found.count(-1)
     return Grid(
         found.name,
-        min(file_mantissa, SINGLE) if exact else grid.mantissa,
+        min(file_mantissa, SINGLE) if exact else max(rounding, grid.mantissa),
         grid.top,
         0.0 if exact else grid.least,
         zeros > 2 * ones + _CHANCE_FEW,
@@ -210,7 +213,7 @@ def _codes(grid: Grid, values: Values) -> npt.NDArray[np.int64]:
         first = int(_words(np.array([edge], values.dtype))[0][0]) >> shift
         fixed = np.rint(size / grid.least).astype(np.int64) + first - (1 << grid.mantissa)
         codes = np.where(size < edge, fixed, codes)
-    return np.where(values < 0, -codes - (1 << 62), codes)
+    return np.where(values < 0, -codes - 2, codes)
 
 
 def _distinct(groups: Values) -> float:

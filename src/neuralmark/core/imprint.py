@@ -8,6 +8,7 @@ Where some weights must stay, or may move less than others, pools differ in what
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
@@ -36,6 +37,16 @@ def doubts(parameters: Parameters) -> list[str]:
             f" --pools {2 * parameters.bits}"
         )
     return found
+
+
+class Solver(Protocol):
+    """What writing needs: the margins of pooled values, and what they lack for a goal."""
+
+    def margins(self, pooled: Float) -> Float:
+        """Signed margin of every bit."""
+
+    def change(self, pooled: Float, goal: float) -> Float:
+        """What to change, pool by pool, for every margin to reach `goal`."""
 
 
 class LeastChange:
@@ -89,34 +100,9 @@ class LeastChange:
         return float(np.linalg.norm(change[free] / self._reach[free]))
 
     def _by_pivoting(self, missing: Float) -> Float | None:
-        """Block principal pivoting on the dual; None where it does not apply or does not end.
-
-        Guess which bits need help, solve for exactly these, and exchange all that were guessed
-        wrong; single exchanges when that does not get better. A handful of rounds as a rule.
-        """
-        if self._gram is None:
-            return None
-        helped = missing > 0
-        fewest, patience = len(missing) + 1, 3
-        for _ in range(_MAX_PIVOTS):
-            chosen = np.flatnonzero(helped)
-            try:
-                part = np.linalg.solve(self._gram[np.ix_(chosen, chosen)], missing[chosen])
-            except np.linalg.LinAlgError:  # columns that depend on each other
-                return None
-            weights = np.zeros(len(missing))
-            weights[chosen] = part
-            slack = self._gram[:, chosen] @ part - missing
-            wrong = np.where(helped, weights < 0, slack < -1e-12 * np.abs(missing).max())
-            count = int(wrong.sum())
-            if count == 0:
-                return np.asarray(self._half_spaces @ weights)
-            patience = 3 if count < fewest else patience - 1
-            fewest = min(fewest, count)
-            if patience < 0:
-                wrong[np.flatnonzero(wrong)[:-1]] = False
-            helped = helped ^ wrong
-        return None
+        """From the Gram matrix; None where it does not apply or does not end."""
+        helped = None if self._gram is None else least_helping(self._gram, missing)
+        return None if helped is None else np.asarray(self._half_spaces @ helped)
 
     def _by_distance(self, missing: Float) -> Float:
         """Lawson and Hanson's form, for more bits than pools."""
@@ -132,6 +118,36 @@ class LeastChange:
         if abs(residual[-1]) < 1e-12:
             return np.full(pools, np.nan)
         return np.asarray(-residual[:-1] / residual[-1] * scale * shrink)
+
+
+def least_helping(gram: Float, missing: Float) -> Float | None:
+    """Weights, none negative, of the half-spaces whose sum gives each at least what it is missing.
+
+    That sum is the smallest change that does. Block principal pivoting; None where it does not end.
+    Guess which bits need help, solve for exactly these, and exchange all that were guessed wrong;
+    single exchanges when that does not get better. A handful of rounds as a rule.
+    """
+    helped = missing > 0
+    fewest, patience = len(missing) + 1, 3
+    for _ in range(_MAX_PIVOTS):
+        chosen = np.flatnonzero(helped)
+        try:
+            part = np.linalg.solve(gram[np.ix_(chosen, chosen)], missing[chosen])
+        except np.linalg.LinAlgError:  # columns that depend on each other
+            return None
+        weights = np.zeros(len(missing))
+        weights[chosen] = part
+        slack = gram[:, chosen] @ part - missing
+        wrong = np.where(helped, weights < 0, slack < -1e-12 * np.abs(missing).max())
+        count = int(wrong.sum())
+        if count == 0:
+            return weights
+        patience = 3 if count < fewest else patience - 1
+        fewest = min(fewest, count)
+        if patience < 0:
+            wrong[np.flatnonzero(wrong)[:-1]] = False
+        helped = helped ^ wrong
+    return None
 
 
 def goal_of(pooled: Float, strength: float) -> float:
@@ -172,7 +188,7 @@ Realise = Callable[[Float], Float]
 """Writes the weights moved by a shift of their pools, and gives what is pooled then."""
 
 
-def lacking(solver: LeastChange, goal: float) -> Decide:
+def lacking(solver: Solver, goal: float) -> Decide:
     """What pooled values lack for every margin to reach `goal`."""
 
     def decide(pooled: Float, overshoot: float) -> Float | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.core.grid import DOUBLE, Ints, Multiples
+from neuralmark.core.grid import DOUBLE, Ints, Multiples, shortened
 from neuralmark.core.key import Float
 
 Values = npt.NDArray[np.floating]
@@ -22,6 +22,7 @@ _SMALLEST = 16
 _DISTINCT = 2048
 _ROOM = 1 << 16
 _NEVER = 1e300
+_CROSSED = 0.05
 _CAP = 255
 _NEEDED_BITS = 60.0
 _CHOICE_BITS = 8.0
@@ -41,6 +42,8 @@ class Found:
     name: str
     whole: bool
     """Whether one scale serves the whole tensor."""
+    unclear: bool
+    """Whether the products were rounded in another way than once, to the nearest."""
 
     def count(self, multiple: int) -> int:
         """Values that are this multiple of their scale."""
@@ -93,13 +96,19 @@ class _Test:
         """
         for limit in (16, 64, _CAP) if self.mantissa < 10 else (_CAP,):
             low, high = self.between(sizes, np.rint(sizes / steps[:, None]), limit)
-            steps = np.where((low <= high) & np.isfinite(high), _simplest(low, high), steps)
+            agree = np.isfinite(high) & ~self.crossed(low, high)
+            steps = np.where(agree, _simplest(low, high), steps)
         return steps
 
+    def crossed(self, low: Float, high: Float) -> npt.NDArray[np.bool_]:
+        """Where no step gives the sizes by one rounding (in float32 first, for shorter ones)."""
+        twice = 2.0**-23 if self.mantissa < 20 else 0.0
+        return np.asarray(low > high * (1 + 1e-5 * self.slack + twice))
+
     def between(self, sizes: Float, multiples: Float, limit: int) -> tuple[Float, Float]:
-        """The lowest and highest step that rounds to these sizes, in each row."""
+        """The lowest and highest step that rounds to these sizes, in each row, ties left out."""
         binade = (sizes.view(np.int64) & (0x7FF << DOUBLE)).view(np.float64)
-        half = np.maximum(binade * 2.0 ** -(self.mantissa + 1), self.least / 2) * (1 + 1e-6)
+        half = np.maximum(binade * 2.0 ** -(self.mantissa + 1), self.least / 2) * (1 - 1e-6)
         used = (multiples > 0) & (multiples <= limit)
         count = np.where(used, multiples, 1.0)
         low = np.where(used, (sizes - half) / count, 0.0).max(axis=1)
@@ -109,7 +118,8 @@ class _Test:
 def find_steps(values: Values, row: int, mantissa: int, least: float) -> Found | None:
     """The coarsest blocks (tensor, rows, groups) in which all values are multiples, if any."""
     test, size, gapped = _Test(mantissa, least), len(values), None
-    blocks = [size, *(block for block in (row, *_GROUPS) if block < size and not row % block)]
+    parts = (block for block in (row, *_GROUPS) if block < size and not row % block)
+    blocks = [size, *parts] if size % row == 0 else [size]
     for block in blocks:
         divisors = _divisors(values, block, test) if block >= _SHORTEST else []
         found = _confirmed(values, block, row, divisors, test) if divisors else None
@@ -122,7 +132,8 @@ def find_steps(values: Values, row: int, mantissa: int, least: float) -> Found |
 def _divisors(values: Values, block: int, test: _Test) -> list[int]:
     """How many steps the largest values of some blocks are, commonest first; empty if none fit."""
     count, bits, failures = Counter[int](), 0.0, 0
-    chosen = np.random.default_rng(0).permutation(len(values) // block)[:_BLOCKS]
+    total = len(values) // block
+    chosen = np.unique(np.random.default_rng(0).integers(0, total, 2 * _BLOCKS))[::2]
     for index in chosen.tolist():
         sizes, crowd = _distinct(values[index * block : (index + 1) * block])
         if not len(sizes):
@@ -155,7 +166,7 @@ def _distinct(block: Values) -> tuple[Float, int]:
 def _fit(sizes: Float, test: _Test) -> tuple[int, float]:
     """The fewest steps to the largest value for which all are multiples, and the evidence."""
     steps = sizes[-1] / np.arange(1, _CAP + 1)
-    fits = ~test.off(sizes[:_SMALLEST, None], steps, 2.0).any(axis=0)
+    fits = np.asarray(~test.off(sizes[:_SMALLEST, None], steps, 2.0).any(axis=0))
     bits = test.bits(sizes[:-1], steps)
     fits[_FEW:] &= bits[_FEW:] > _CHOICE_BITS
     for index in np.flatnonzero(fits).tolist():
@@ -187,7 +198,10 @@ def _confirmed(
         anchors = anchors[[int(tops.argmax())]]
         steps, low, high = steps[:1], low.max(keepdims=True), high.min(keepdims=True)
         lows, highs = lows.min(keepdims=True), highs.max(keepdims=True)
-    steps = np.where(steps > 0, _simplest(low, high), _NEVER)
+    crossed = test.crossed(low, high) & (steps > 0)
+    usable = (steps > 0) & ~crossed
+    steps = np.where(usable, _simplest(low, high), _NEVER)
+    lows, highs = lows * usable, highs * usable
     kind = "row" if block == row else f"group-of-{block}"
     return Found(
         Multiples(block, steps, lows, highs, anchors, test.slack),
@@ -195,6 +209,7 @@ def _confirmed(
         np.sum([part.histogram for part in parts], axis=0),
         "multiples of one scale" if whole else f"multiples of {len(steps)} {kind} scales",
         whole,
+        bool(crossed.mean() > _CROSSED),
     )
 
 
@@ -252,12 +267,14 @@ def _measured(rows: Float, sizes: Float, steps: Float, test: _Test, start: int) 
 
 
 def _simplest(low: Float, high: Float) -> Float:
-    """The number with the fewest bits (bfloat16, float16, float32) between two, or the middle."""
-    finite = np.where(np.isfinite(high), high, low)
-    middle = (low + finite) / 2
-    best = middle
+    """The number with the fewest bits (bfloat16, float16, float32) between two, or the middle.
+
+    Bounds that cross by next to nothing are those of a scale whose products are ties.
+    """
+    high = np.where(np.isfinite(high), high, low)
+    low, high = np.minimum(low, high), np.maximum(low, high)
+    best = middle = (low + high) / 2
     for bits in (23, 10, 7):
-        split = middle * (2.0 ** (DOUBLE - bits) + 1.0)
-        short = split - (split - middle)
-        best = np.where((short >= low) & (short <= finite), short, best)
+        short = shortened(middle, bits)
+        best = np.where((short >= low) & (short <= high), short, best)
     return best

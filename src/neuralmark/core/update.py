@@ -1,0 +1,114 @@
+"""What a fine-tuned tensor shows to somebody who has the public base it came from.
+
+The difference to the base is the fine-tuning and the mark. Whoever takes the part of low rank out
+of it (an adapter that was merged) sees the rest weight by weight: a mark is hidden there only if
+fine-tuning moved each weight further than the mark does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from neuralmark.core.key import Float
+from neuralmark.errors import ParameterError
+
+Values = npt.NDArray[np.floating]
+
+MOST_RANK = 64
+"""An adapter has no more; what is left without so many directions is what a mark can hide in."""
+_OVERSAMPLED = 8
+_PASSES = 2
+_UNMOVED = 0.01
+"""More weights than this share that equal the base's are no chance: a mark in them would show."""
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """How a tensor differs from its base."""
+
+    size: float
+    """Root mean square of the difference."""
+    unmoved: float
+    """Share of the weights that are the base's."""
+    residual: float
+    """Root mean square of what the part of low rank does not explain."""
+    left: Values = field(repr=False)
+    right: Values = field(repr=False)
+    """The part of low rank is left @ right."""
+
+    @property
+    def sparse(self) -> bool:
+        """Whether so many weights are the base's that a moved one would show."""
+        return self.unmoved > _UNMOVED
+
+    @property
+    def explained(self) -> float:
+        """Share of the difference's energy in its part of low rank."""
+        return 1.0 - (self.residual / self.size) ** 2 if self.size else 0.0
+
+    def smooth_part(self, positions: npt.NDArray[np.int64]) -> Float:
+        """The part of low rank at these flat positions."""
+        if not self.left.size:
+            return np.zeros(len(positions))
+        row, column = np.divmod(positions, self.right.shape[1])
+        product: Float = np.einsum("ij,ji->i", self.left[row], self.right[:, column])
+        return product.astype(np.float64)
+
+
+def update_of(difference: Values, rows: int) -> Update:
+    """Look at a difference, laid out as `rows` rows."""
+    flat = difference.reshape(-1)
+    total = float(np.square(flat, dtype=np.float64).sum())
+    matrix = flat.reshape(rows, -1)
+    left, right = low_rank(matrix, min(MOST_RANK, min(matrix.shape) // _OVERSAMPLED))
+    kept = float(np.square(left, dtype=np.float64).sum())  # the rows of `right` are orthonormal
+    count = max(len(flat), 1)
+    return Update(
+        size=float(np.sqrt(total / count)),
+        unmoved=float(np.count_nonzero(flat == 0) / count),
+        residual=float(np.sqrt(max(total - kept, 0.0) / count)),
+        left=left,
+        right=right,
+    )
+
+
+def low_rank(matrix: Values, rank: int) -> tuple[Values, Values]:
+    """The best product of so low a rank, nearly: left @ right, rows of `right` orthonormal.
+
+    By random directions and a few passes (Halko, Martinsson and Tropp 2011).
+
+    >>> left, right = low_rank(np.outer([1.0, 2.0, 3.0], [1.0, -1.0]), 1)
+    >>> np.round(left @ right, 6).tolist()
+    [[1.0, -1.0], [2.0, -2.0], [3.0, -3.0]]
+    """
+    if rank < 1 or not matrix.any():
+        empty = np.zeros((len(matrix), 0), matrix.dtype)
+        return empty, np.zeros((0, matrix.shape[1]), matrix.dtype)
+    width = min(rank + _OVERSAMPLED, *matrix.shape)
+    rng = np.random.default_rng(0)
+    base = matrix @ rng.standard_normal((matrix.shape[1], width)).astype(matrix.dtype)
+    for _ in range(_PASSES):
+        base, _ = np.linalg.qr(base)
+        base = matrix @ (matrix.T @ base)
+    base, _ = np.linalg.qr(base)
+    turned, sizes, right = np.linalg.svd(base.T @ matrix, full_matrices=False)
+    left = (base @ turned[:, :rank]) * sizes[:rank]
+    return left, right[:rank]
+
+
+def auc(marked_scores: Sequence[float] | Values, clean_scores: Sequence[float] | Values) -> float:
+    """Chance that a marked one scores above a clean one, ties counted half (Mann-Whitney, exact).
+
+    >>> auc([2, 3], [1, 2])
+    0.875
+    """
+    marked = np.asarray(marked_scores, np.float64)
+    clean = np.sort(np.asarray(clean_scores, np.float64))
+    if not len(marked) or not len(clean):
+        raise ParameterError("an AUC needs scores of both kinds")
+    if not (np.isfinite(marked).all() and np.isfinite(clean).all()):
+        raise ParameterError("an AUC needs finite scores")
+    below = np.searchsorted(clean, marked, "left") + np.searchsorted(clean, marked, "right")
+    return float(below.sum() / (2 * len(marked) * len(clean)))
