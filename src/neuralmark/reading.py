@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint, TensorInfo
-from neuralmark.checkpoints._dtypes import Raw, decode
+from neuralmark.checkpoints._base import CHUNK_BYTES
+from neuralmark.checkpoints._dtypes import ITEMSIZE, Raw, decode
 from neuralmark.core import readout
-from neuralmark.core.carriers import Carriers
+from neuralmark.core.carriers import Carriers, Positions
 from neuralmark.core.encoding import canonical_json
 from neuralmark.core.key import Float, Mark, Placement
 from neuralmark.errors import NonFiniteError, TooFewCarriersError
@@ -80,14 +81,18 @@ def read_marked(
     digests: dict[str, str] = {}
     start = done = 0
     size = sum(tensor.info.nbytes for tensor in tensors)
+    room = np.empty(CHUNK_BYTES // 2, np.uint32)
+    places = np.empty(CHUNK_BYTES, np.float32)
     for tensor in tensors:
-        for raw in _hashed(checkpoint, tensor, transposed, digests):
-            values = decode(raw, tensor.info.dtype)
-            first, at = carriers.between(start, start + len(values))
-            chosen = values.take(at)
+        for raw, other in _hashed(checkpoint, tensor, transposed, digests):
+            count = len(raw) // ITEMSIZE[tensor.info.dtype]
+            finding = other.submit(carriers.between, start, start + count)
+            values = decode(raw, tensor.info.dtype, None if transposed else room)
+            norm += _squared_norm(values)
+            first, at = finding.result()
+            chosen = _taken(values, at, places)
             carriers.sum_into(sums, first, chosen)
             squares += _squared_norm(chosen)
-            norm += _squared_norm(values)
             start += len(values)
             done += len(raw)
             if progress:
@@ -166,21 +171,31 @@ def digest_of(checkpoint: Checkpoint, tensors: dict[str, str], *, full: bool = F
     return Digest(hashlib.sha256(canonical_json(headers)).hexdigest(), tensors, whole)
 
 
+def _taken(
+    values: npt.NDArray[np.floating], at: Positions, room: npt.NDArray[np.float32]
+) -> npt.NDArray[np.floating]:
+    """The values at these places, in the room given if they fit."""
+    if values.dtype != room.dtype or len(at) > len(room):
+        return values.take(at)
+    return values.take(at, out=room[: len(at)], mode="clip")
+
+
 def _hashed(
     checkpoint: Checkpoint, tensor: Tensor, transposed: bool, digests: dict[str, str]
-) -> Iterator[Raw]:
-    """Stored pieces of a tensor, hashed in a thread of their own while the caller works on them.
+) -> Iterator[tuple[Raw, ThreadPoolExecutor]]:
+    """Stored pieces of a tensor, hashed in other threads while the caller works on them.
 
-    A transposed tensor is read whole and turned.
+    They are given out with each piece, to share the work. A transposed tensor is read whole and
+    turned.
     """
     digest = hashlib.sha256()
     pieces: Iterator[Raw] = checkpoint.read(tensor.info.name)
-    with ThreadPoolExecutor(1) as other:
+    with ThreadPoolExecutor(2) as other:
         if transposed:
             pieces = iter([np.concatenate([piece.copy() for piece in pieces])])
         for piece in pieces:
             hashing = other.submit(digest.update, piece.data)
-            yield _turned(piece, tensor.info) if transposed else piece
+            yield (_turned(piece, tensor.info) if transposed else piece), other
             hashing.result()  # the buffer is used again
     digests[tensor.name] = digest.hexdigest()
 

@@ -39,8 +39,13 @@ _FLOAT8 = {
 }
 
 
-def decode(raw: Raw, dtype: str) -> npt.NDArray[np.floating]:
-    """Values of raw little-endian bytes, as float32 (float64 for F64)."""
+def decode(
+    raw: Raw, dtype: str, room: npt.NDArray[np.uint32] | None = None
+) -> npt.NDArray[np.floating]:
+    """Values of raw little-endian bytes, as float32 (float64 for F64).
+
+    Who decodes piece after piece may give `room` for the values of one, to be used again.
+    """
     if dtype == "F64":
         return raw.view("<f8")
     if dtype == "F32":
@@ -48,8 +53,9 @@ def decode(raw: Raw, dtype: str) -> npt.NDArray[np.floating]:
     if dtype == "F16":
         return raw.view("<f2").astype(np.float32)
     if dtype == "BF16":
-        word: npt.NDArray[np.uint32]
-        word = np.left_shift(raw.view("<u2"), 16, dtype=np.uint32, casting="unsafe")
+        codes = raw.view("<u2")
+        word = np.empty(len(codes), np.uint32) if room is None else room[: len(codes)]
+        np.left_shift(codes, 16, out=word, dtype=np.uint32, casting="unsafe")
         return word.view(np.float32)
     return _float8_values(dtype)[raw]
 

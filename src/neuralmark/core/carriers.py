@@ -135,24 +135,30 @@ class Stream(Carriers):
     def rank(self, position: int) -> int:
         """How many carriers lie before `position`."""
         index = min(position, self.total)
-        for turn, before in enumerate(self._before):
-            block, rest = divmod(index, BLOCK)
-            index = int(before[block])
-            if rest:
-                index += _ones_in(self._block(turn, block), rest)
+        for turn in range(self.rounds):
+            index = self._kept_before(turn, index)
         return min(index, self.size)
 
     def positions(self, start: int = 0, stop: int | None = None) -> Positions:
         """Positions of the carriers with index start … stop-1."""
         stop = self.size if stop is None else min(stop, self.size)
-        if stop <= start or not self.rounds:
-            return np.arange(start, max(start, stop), dtype=np.int64)
-        at = self._ones(self.rounds - 1, start, stop)
-        for turn in range(self.rounds - 2, -1, -1):
-            low = int(at[0])
-            at -= low
-            at = self._ones(turn, low, low + int(at[-1]) + 1)[at]
+        if stop <= start:
+            return np.zeros(0, np.int64)
+        low, high = self._position(start), self._position(stop - 1) + 1
+        _, at = self.between(low, high)
+        at += low
         return at
+
+    def between(self, low: int, high: int) -> tuple[int, Positions]:
+        """The carriers at positions low … high-1: index of the first, and places from `low` on."""
+        first, count = min(low, self.total), max(min(high, self.total) - low, 0)
+        at = np.arange(count, dtype=np.int64) if not self.rounds else None
+        for turn in range(self.rounds):
+            kept = np.flatnonzero(self._bits(turn, first, first + count))
+            at = kept if at is None else at[kept]
+            first, count = self._kept_before(turn, first), len(kept)
+        assert at is not None
+        return min(first, self.size), at[: max(self.size - first, 0)]
 
     @cached_property
     def _before(self) -> list[Positions]:
@@ -167,16 +173,27 @@ class Stream(Carriers):
             left = int(table[-1][-1])
         return table
 
-    def _ones(self, turn: int, start: int, stop: int) -> Positions:
-        """Which of those that enter a round are kept: the start-th to the stop-1-th of them."""
-        before = self._before[turn]
-        first = int(np.searchsorted(before, start, "right")) - 1
-        last = int(np.searchsorted(before, stop, "left"))
+    def _kept_before(self, turn: int, index: int) -> int:
+        """How many of the first `index` that enter a round are kept."""
+        block, rest = divmod(index, BLOCK)
+        kept = int(self._before[turn][block])
+        return kept + _ones_in(self._block(turn, block), rest) if rest else kept
+
+    def _position(self, index: int) -> int:
+        """Position of the carrier with this index."""
+        for turn in range(self.rounds - 1, -1, -1):
+            before = self._before[turn]
+            block = int(np.searchsorted(before, index, "right")) - 1
+            inside = np.flatnonzero(self._bits(turn, block * BLOCK, (block + 1) * BLOCK))
+            index = block * BLOCK + int(inside[index - before[block]])
+        return index
+
+    def _bits(self, turn: int, low: int, high: int) -> npt.NDArray[np.bool_]:
+        """Bits low … high-1 of a round's keystream."""
+        first, last = low // BLOCK, -(-high // BLOCK)
         stream = b"".join(self._block(turn, block) for block in range(first, last))
-        bits = np.unpackbits(np.frombuffer(stream, np.uint8))
-        kept = np.flatnonzero(bits.view(np.bool_))[start - before[first] : stop - before[first]]
-        kept += first * BLOCK
-        return kept
+        bits = np.unpackbits(np.frombuffer(stream, np.uint8)).view(np.bool_)
+        return bits[low - first * BLOCK : high - first * BLOCK]
 
     def _block(self, turn: int, block: int) -> bytes:
         """One piece of a round's keystream."""
