@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuralmark.core.carriers import Carriers, expected_per_pool
+from neuralmark.core.carriers import Carriers, Listed, expected_per_pool
 from neuralmark.core.key import Mark, Parameters
+from neuralmark.errors import ParameterError
 
 BITS = st.lists(st.integers(0, 1), min_size=1, max_size=20)
 
@@ -110,6 +111,62 @@ def test_any_range_can_be_computed_alone(
     assert last - first == len(inside)
     if inside:
         assert carriers.positions(first, last).tolist() == inside
+
+
+@given(st.sets(st.integers(0, 99), max_size=60), st.integers(1, 7), st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_stretch_has_its_own_carriers_under_every_filter(
+    listed: set[int], pools: int, data: st.DataObject
+) -> None:
+    places = sorted(listed)
+    low = data.draw(st.integers(0, 100))
+    high = data.draw(st.integers(low, 120))
+    bits = [1, 0, 0, 1, 1]
+    kinds: list[tuple[Carriers, list[int]]] = [
+        (Listed.at(np.array(places, np.int64), 100, pools), places),
+        (Carriers.everything(100, pools), list(range(100))),
+        (carriers_of(bits, 100, 2, pools), naive_tiles(bits, 100, 2)),
+        (carriers_of(bits, 100, 2, pools, chosen="stream"), naive_stream(bits, 100, 2)),
+    ]
+    for carriers, kept in kinds:
+        kept = kept[: len(kept) // pools * pools]
+        first, at = carriers.between(low, high)
+        assert (at + low).tolist() == [place for place in kept if low <= place < high]
+        assert first == sum(place < low for place in kept)
+
+
+def test_looking_at_a_stretch_changes_nothing() -> None:
+    carriers = Listed.at(np.arange(0, 40, 2), 40, 4)
+    once = carriers.between(10, 30)[1].tolist()
+    assert carriers.between(10, 30)[1].tolist() == once
+    assert carriers.positions().tolist() == list(range(0, 40, 2))
+
+
+@pytest.mark.parametrize("places", [[3, 2], [2, 2], [-1, 4], [0, 40]])
+def test_a_private_filter_is_a_rising_list_of_positions(places: list[int]) -> None:
+    with pytest.raises(ParameterError, match="rising list"):
+        Listed.at(np.array(places), 40, 2)
+
+
+@given(
+    st.integers(1, 9),
+    st.sampled_from(["strided", "contiguous"]),
+    st.sampled_from(["tiled", "stream"]),
+    st.data(),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_number_for_each_pool_reaches_its_carriers(
+    pools: int, pooling: str, chosen: str, data: st.DataObject
+) -> None:
+    carriers = carriers_of([1, 0, 1], 200, 1, pools, pooling, chosen)
+    first = data.draw(st.integers(0, carriers.size))
+    count = data.draw(st.integers(0, carriers.size - first))
+    each = np.linspace(0.5, 1.5, pools)
+    spread = carriers.spread(each, first, count)
+    assert spread.tolist() == [
+        each[i % pools if pooling == "strided" else i // carriers.per_pool]
+        for i in range(first, first + count)
+    ]
 
 
 @given(
