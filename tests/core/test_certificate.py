@@ -6,7 +6,7 @@ import pytest
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.certificate import certified_radius, largest_singular_value
-from neuralmark.core.imprint import LeastChange, goal_of, write_bits
+from neuralmark.core.imprint import LeastChange, goal_of
 from neuralmark.core.key import Parameters, Terms, derive
 
 
@@ -22,8 +22,9 @@ def test_no_smaller_change_undoes_the_verdict_and_attacks_aim_there() -> None:
     carriers = Carriers.of(mark, 4096)
     values = np.random.default_rng(5).standard_normal(carriers.size)
     solver = LeastChange(mark)
-    goal = goal_of(readout.pool(values, 64), 1.0)
-    written = write_bits(values, carriers, solver, goal, lambda array: array)
+    pooled = readout.pool(values, 64)
+    change = solver.change(pooled, goal_of(pooled, 1.0))
+    written = values + carriers.spread(change, 0, carriers.size)
     margins = solver.margins(readout.pool(written, 64))
     needed = 28
     radius = certified_radius(margins, needed, carriers.per_pool, mark.matrix)

@@ -1,13 +1,24 @@
 """Writing bits by the smallest change."""
 
+from itertools import combinations
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy.optimize import minimize
 
-from neuralmark.checkpoints._dtypes import FLOATS, rounded
+from neuralmark.checkpoints._dtypes import FLOATS, MANTISSA, rounded
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.imprint import LeastChange, cost, goal_of, strength_for, write_bits
+from neuralmark.core.grid_finding import find_grid
+from neuralmark.core.imprint import (
+    LeastChange,
+    doubts,
+    goal_of,
+    lacking,
+    settle,
+    strength_for,
+)
 from neuralmark.core.key import Float, Mark, Parameters, Terms, derive
 from neuralmark.errors import InfeasibleError
 
@@ -52,9 +63,89 @@ def test_nothing_changes_where_the_margins_hold() -> None:
     assert not solver.change(held, 2.9).any()
 
 
+def weighted_peer(solver: LeastChange, pooled: Float, goal: float, effort: Float) -> Float:
+    """The cheapest change by a general method; `effort` is finite."""
+    peer = minimize(
+        lambda d: float(np.square(effort * d).sum()),
+        np.zeros(len(pooled)),
+        jac=lambda d: 2 * effort**2 * d,
+        constraints={
+            "type": "ineq",
+            "fun": lambda d: solver.margins(pooled + d) - goal,
+            "jac": lambda _: solver._plain.T,
+        },
+        method="SLSQP",
+        options={"maxiter": 2000, "ftol": 1e-10},
+    )
+    assert peer.success
+    return np.asarray(peer.x)
+
+
+@pytest.mark.parametrize(("bits", "pools"), [(6, 12), (10, 12), (14, 12), (20, 40)])
+def test_unequal_efforts_give_the_cheapest_change(bits: int, pools: int) -> None:
+    effort = np.exp(np.random.default_rng(bits).uniform(-1.5, 1.5, pools))
+    solver, pooled = LeastChange(mark_of(bits, pools), effort), pooled_of(pools)
+    change = solver.change(pooled, 0.7)
+    assert solver.margins(pooled + change).min() >= 0.7 - 1e-6
+    peer = weighted_peer(solver, pooled, 0.7, effort)
+    spent, least = (float(np.linalg.norm(effort * d)) for d in (change, peer))
+    assert spent == pytest.approx(least, rel=1e-4)
+    equal = LeastChange(mark_of(bits, pools)).change(pooled, 0.7)
+    assert np.linalg.norm(effort * equal) > 1.05 * spent
+
+
+def test_efforts_against_every_set_of_bits_that_may_be_tight() -> None:
+    # Where the change is cheapest, some bits are exactly at the goal: try all sets of them.
+    mark, effort = mark_of(5, 8), np.array([1.0, 3.0, 0.2, np.inf, 1.0, 0.5, 2.0, 1.0])
+    solver, pooled, goal = LeastChange(mark, effort), pooled_of(8, seed=4), 2.0
+    reach = np.where(np.isfinite(effort), 1 / effort, 0.0)
+    half_spaces = mark.matrix.astype(np.float64) * mark.signs
+    missing, costs = goal - pooled @ half_spaces, []
+    for count in range(6):
+        for tight in map(list, combinations(range(5), count)):
+            inner = half_spaces[:, tight] * reach[:, None]
+            d = reach * (np.linalg.pinv(inner.T) @ missing[tight])
+            if (d @ half_spaces >= missing - 1e-9).all():
+                costs.append(float(np.linalg.norm(d[reach > 0] / reach[reach > 0])))
+    change = solver.change(pooled, goal)
+    free = np.isfinite(effort)
+    assert np.linalg.norm(effort[free] * change[free]) == pytest.approx(min(costs), rel=1e-9)
+
+
+@pytest.mark.parametrize("bits", [20, 50])
+def test_pools_of_infinite_effort_stay_as_they_are(bits: int) -> None:
+    effort = np.ones(40)
+    effort[[0, 7, 39]] = np.inf
+    solver, pooled = LeastChange(mark_of(bits, 40), effort), pooled_of(40)
+    change = solver.change(pooled, 1.0)
+    assert not change[[0, 7, 39]].any()
+    assert np.count_nonzero(change) == 37
+    assert solver.margins(pooled + change).min() >= 1.0 - 1e-6
+    goal = goal_of(pooled, 0.5)
+    assert solver.cost(pooled, 0.5) == pytest.approx(np.linalg.norm(solver.change(pooled, goal)))
+
+
+def test_an_effort_for_all_scales_the_cost_and_nothing_else() -> None:
+    mark, pooled = mark_of(16, 32), pooled_of(32)
+    one, nine = LeastChange(mark), LeastChange(mark, 9.0)
+    np.testing.assert_allclose(one.change(pooled, 2.0), nine.change(pooled, 2.0), rtol=1e-9)
+    assert nine.cost(pooled, 1.0) == pytest.approx(9 * one.cost(pooled, 1.0))
+
+
 def test_too_many_bits_for_the_pools_are_refused() -> None:
-    with pytest.raises(InfeasibleError, match="pools"):
+    with pytest.raises(InfeasibleError, match="64 bits cannot be written into 32 pools:"):
         LeastChange(mark_of(64, 32))
+
+
+def test_too_many_pools_that_cannot_move_are_refused() -> None:
+    effort = np.ones(32)
+    effort[:15] = np.inf
+    LeastChange(mark_of(31, 32), effort)
+    effort[15] = np.inf
+    with pytest.raises(InfeasibleError, match=r"into 16 pools \(16 of 32 have no weight"):
+        LeastChange(mark_of(31, 32), effort)
+    with pytest.raises(InfeasibleError, match="into 0 pools"):
+        LeastChange(mark_of(31, 32), np.inf)
 
 
 def test_bits_that_cannot_be_met_are_refused_by_the_solver() -> None:
@@ -64,24 +155,98 @@ def test_bits_that_cannot_be_met_are_refused_by_the_solver() -> None:
         solver.change(pooled_of(32), 1.0)
 
 
+def test_doubts_name_what_can_never_prove_and_never_be_written() -> None:
+    assert doubts(Parameters()) == []
+    assert doubts(Parameters(256, 130)) == []
+    (short,) = doubts(Parameters(64, 128))
+    assert "never be verified" in short
+    (crowded,) = doubts(Parameters(256, 129))
+    assert "--pools 512" in crowded
+
+
+def test_written_bits_have_their_margin() -> None:
+    mark = mark_of(64, 128)
+    carriers = Carriers.of(mark, 20_000)
+    values = pooled_of(carriers.size, seed=3)
+    pooled, solver = readout.pool(values, 128), LeastChange(mark)
+    goal = goal_of(pooled, 1.5)
+    written = values + carriers.spread(solver.change(pooled, goal), 0, carriers.size)
+    assert solver.margins(readout.pool(written, 128)).min() >= goal * (1 - 1e-6)
+    norm = np.linalg.norm(written - values)
+    assert norm == pytest.approx(np.sqrt(carriers.per_pool) * solver.cost(pooled, 1.5))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("strength", [0.5, 2.0])
-def test_margins_hold_after_rounding(dtype: str, strength: float) -> None:
+def test_margins_hold_on_the_grid_of_the_file(dtype: str, strength: float) -> None:
     mark = mark_of(64, 128)
     carriers = Carriers.of(mark, 200_000)
-    values = rounded(0.02 * pooled_of(carriers.size, seed=3), dtype)
-    goal = goal_of(readout.pool(values, 128), strength)
-    written = write_bits(
-        values, carriers, LeastChange(mark), goal, lambda array: rounded(array, dtype)
-    )
-    assert np.array_equal(written, rounded(written, dtype))
-    margins = LeastChange(mark).margins(readout.pool(written, 128))
-    assert margins.min() >= goal * (1 - 1e-6)
+    kind = np.float64 if dtype == "F64" else np.float32
+    values: npt.NDArray[np.floating] = rounded(
+        0.02 * pooled_of(carriers.size, seed=3), dtype
+    ).astype(kind)
+    grid = find_grid(values, carriers.size, MANTISSA[dtype])
+    pooled, solver = readout.pool(values.astype(np.float64), 128), LeastChange(mark)
+    noise = np.random.default_rng(1).random(len(values), np.float32)
+    goal = goal_of(pooled, strength)
+    written, passes = values, 0
+
+    def realise(shift: Float) -> Float:
+        nonlocal written, passes
+        passes += 1
+        moves = carriers.spread(shift, 0, carriers.size).astype(kind)
+        written = grid.moved(values, moves, noise)
+        return np.asarray(readout.pool(written.astype(np.float64), 128))
+
+    shift = settle(pooled, lacking(solver, goal), realise)
+    assert np.array_equal(written, rounded(written.astype(np.float64), dtype))
+    assert solver.margins(readout.pool(written.astype(np.float64), 128)).min() >= goal * (1 - 1e-6)
+    assert passes <= 10
+    assert np.linalg.norm(shift) == pytest.approx(solver.cost(pooled, strength), rel=0.2)
+
+
+def test_weights_that_are_written_as_computed_need_one_pass() -> None:
+    solver, pooled = LeastChange(mark_of(64, 128)), pooled_of(128)
+    goal, shifts = goal_of(pooled, 2.0), []
+
+    def realise(shift: Float) -> Float:
+        shifts.append(shift)
+        return pooled + shift
+
+    shift = settle(pooled, lacking(solver, goal), realise, exact=True)
+    assert len(shifts) == 1
+    assert np.array_equal(shifts[0], shift)
+    assert solver.margins(pooled + shift).min() >= goal * (1 - 1e-6)
+    assert np.linalg.norm(shift) == pytest.approx(solver.cost(pooled, 2.0), rel=1e-4)
+
+
+def test_nothing_is_written_where_the_margins_hold_already() -> None:
+    solver = LeastChange(mark_of(8, 32))
+    held = pooled_of(32) + solver.change(pooled_of(32), 3.0)
+    writes: list[Float] = []
+    shift = settle(held, lacking(solver, 2.9), lambda shift: writes.append(shift) or held)  # type: ignore[func-returns-value]
+    assert not shift.any()
+    assert writes == []
+
+
+def test_a_grid_on_which_nothing_moves_is_infeasible() -> None:
+    solver, pooled = LeastChange(mark_of(8, 32)), pooled_of(32)
+    passes = []
+
+    def realise(shift: Float) -> Float:
+        passes.append(shift)
+        return pooled
+
+    with pytest.raises(InfeasibleError, match="leaves no room"):
+        settle(pooled, lacking(solver, 1.0), realise)
+    assert len(passes) < 100
 
 
 def test_strength_for_a_budget_uses_it_and_does_not_exceed_it() -> None:
-    solver, pooled = LeastChange(mark_of(32, 64)), pooled_of(64)
-    for budget in (20.0, 60.0, 300.0):
-        strength = strength_for(solver, pooled, 9, budget)
-        assert 0.99 * budget <= cost(solver, pooled, 9, strength) <= budget
-    assert strength_for(solver, pooled, 9, 1e-3) == 0
+    pooled = pooled_of(64)
+    for effort in (3.0, np.linspace(1.0, 5.0, 64)):
+        solver = LeastChange(mark_of(32, 64), effort)
+        for budget in (20.0, 60.0, 300.0):
+            strength = strength_for(solver, pooled, budget)
+            assert 0.99 * budget <= solver.cost(pooled, strength) <= budget
+        assert strength_for(solver, pooled, 1e-3) == 0
