@@ -12,7 +12,7 @@ from tests.conftest import GOLDEN, call, gaussian
 
 from neuralmark import Key
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.imprint import LeastChange, goal_of, write_bits
+from neuralmark.core.imprint import LeastChange, goal_of
 from neuralmark.core.key import watermark
 from neuralmark.core.readout import pool
 
@@ -58,6 +58,7 @@ def test_arrays(tmp_path: Path, suffix: str, names: tuple[str, ...]) -> None:
     assert key.content == (data["content"].tobytes() if "content" in names else b"")
     assert key.parameters.to_dict() == {
         "bits": 64,
+        "filter": "tiled",
         "pooling": "strided",
         "pools": 32,
         "rounds": int(data["rounds"]),
@@ -146,11 +147,9 @@ def fitted(data: Arrays, key: Key) -> npt.NDArray[np.float32]:
     carriers = Carriers.of(mark, len(data["w"]))
     values = data["w"].astype(np.float64)
     at = carriers.positions()
-    goal = goal_of(pool(values[at], carriers.pools, carriers.pooling), 1.0)
-    written = write_bits(
-        values[at], carriers, LeastChange(mark), goal, lambda x: x.astype(np.float32).astype(float)
-    )
-    values[at] = written
+    pooled = pool(values[at], carriers.pools, carriers.pooling)
+    change = LeastChange(mark).change(pooled, goal_of(pooled, 1.0))
+    values[at] += carriers.spread(change, 0, carriers.size)
     return values.astype(np.float32).reshape(512, -1)
 
 
