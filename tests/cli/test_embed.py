@@ -206,7 +206,7 @@ def test_a_second_mark_keeps_the_first(model: Path, key: Path, tmp_path: Path) -
 def test_a_first_mark_lost_is_said(model: Path, key: Path, tmp_path: Path) -> None:
     call("embed", model, "--key", key, "--in-place")
     other = plain_key(tmp_path / "other.nmkey")
-    options = ("--in-place", "--other-key", key, "--strength", 300)
+    options = ("--in-place", "--other-key", key, "--strength", 10)
     assert "not verified any more" in call("embed", model, "--key", other, *options).out
 
 

@@ -79,6 +79,15 @@ def test_one_matrix(tmp_path: Path) -> None:
     assert other._body() == key._body()
 
 
+def test_the_filter_can_be_named(tmp_path: Path) -> None:
+    source = store(tmp_path / "K.npy", golden("small"))
+    for chosen in ("tiled", "stream"):
+        key = imported(source, tmp_path / f"{chosen}.nmkey", 3, "--filter", chosen)
+        assert key.parameters.filter == chosen
+    command = ("key", "import", source, "--rounds", 3, "-o", tmp_path / "a", "--no-passphrase")
+    call(*command, "--filter", "private").failed(2, "BadParameter")
+
+
 def test_golden_file_as_it_is(tmp_path: Path) -> None:
     key = imported(GOLDEN / "conv.npz", tmp_path / "raw.nmkey", int(golden("conv")["rounds"]))
     np.testing.assert_array_equal(key.at((("w", (1,)),)).bits, golden("conv")["bits"])

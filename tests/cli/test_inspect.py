@@ -1,6 +1,7 @@
 """neuralmark inspect: what a model offers."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,14 @@ def test_table_and_choice(model: Path) -> None:
     result = call("inspect", model)
     assert result.code == 0
     lines = result.out.splitlines()
-    assert lines[0].split() == [
-        "auto",
-        "tensor",
-        "dtype",
-        "shape",
-        "carriers",
-        "a",
-        "pool",
-        "cost",
-        "at",
-        "1",
+    assert re.split("  +", lines[0]) == [
+        *("auto", "tensor", "dtype", "shape", "grid", "carriers", "per pool", "cost at 1")
     ]
     rows = {line.split()[1]: line for line in lines[1:] if line.startswith("*")}
     assert set(rows) == {"layer1.weight", "layer2.weight"}
-    assert "128x128" in rows["layer1.weight"]
+    assert "128x128  float32 " in rows["layer1.weight"]
     assert "why:" in result.out
-    assert "2 largest inner weight tensors" in result.out
+    assert "wide: all inner weight tensors, 28,672 weights" in result.out
     assert "expected of a new key" in result.out
 
 

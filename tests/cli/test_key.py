@@ -10,6 +10,7 @@ from neuralmark import Key
 from neuralmark.sealing import is_encrypted
 
 WORD = {VARIABLE: "correct horse"}
+VANILLA = ("--scheme", "vanillamark")
 
 
 def new(file: Path, *options: object, passphrase: str = "correct horse") -> Path:
@@ -25,9 +26,10 @@ def test_new_key_is_encrypted_and_private(tmp_path: Path) -> None:
     key = Key.load(file, "correct horse")
     assert key.parameters.to_dict() == {
         "bits": 256,
+        "filter": "stream",
         "pooling": "strided",
         "pools": 512,
-        "rounds": 4,
+        "rounds": 1,
         "scheme": "neuralmark",
     }
     assert key.secret is not None
@@ -49,6 +51,38 @@ def test_parameters_owner_and_content(tmp_path: Path) -> None:
     assert key.content.decode() == "owner=Ümlaut & Co\ntwo\nlines"
     shown = call("key", "show", file, env=WORD)
     assert "owner=Ümlaut & Co | two | lines" in shown.out
+
+
+def test_the_published_filter_has_the_published_rounds(tmp_path: Path) -> None:
+    file = new(tmp_path / "a.nmkey", "--filter", "tiled")
+    parameters = Key.load(file, "correct horse").parameters
+    assert (parameters.filter, parameters.rounds) == ("tiled", 4)
+    assert "4 rounds, tiled filter" in call("key", "show", file, env=WORD).out
+    other = new(tmp_path / "b.nmkey", "--filter", "tiled", "--rounds", 2)
+    assert Key.load(other, "correct horse").parameters.rounds == 2
+    plain = call("key", "show", new(tmp_path / "c.nmkey"), env=WORD).out
+    assert "1 round, stream filter" in plain
+
+
+def test_filters_belong_to_schemes(tmp_path: Path) -> None:
+    for chosen in ("private", "none"):
+        command = ("key", "new", tmp_path / "a.nmkey", "--filter", chosen, "--no-passphrase")
+        assert "stream or tiled" in call(*command).failed(2, "ParameterError")
+        file = tmp_path / f"{chosen}.nmkey"
+        result = call(*("key", "new", file, "--filter", chosen, "--no-passphrase"), *VANILLA)
+        assert result.code == 0, result
+        assert Key.load(file).parameters.filter == chosen
+    call("key", "new", tmp_path / "a.nmkey", "--filter", "hashed").failed(2, "BadParameter")
+    assert not (tmp_path / "a.nmkey").exists()
+
+
+def test_the_help_names_the_filters_and_their_rounds() -> None:
+    text = " ".join(call("key", "new", "--help").out.split())
+    assert "--filter [stream|tiled|private|none]" in text
+    assert "default 1; tiled: 4" in text
+    imported = " ".join(call("key", "import", "--help").out.split())
+    assert "--filter [tiled|stream]" in imported
+    assert "[default: tiled]" in imported
 
 
 def test_pools_follow_the_bits(tmp_path: Path) -> None:
@@ -133,11 +167,33 @@ def test_for_explains_its_choice(tmp_path: Path) -> None:
     file = tmp_path / "a.nmkey"
     result = call("key", "new", file, "--for", model, "--no-passphrase")
     assert result.code == 0
-    assert "3 rounds" in result.err
+    assert "256 bits, 512 pools, 1 round on wide" in result.err
     assert "weights" in result.err
-    assert Key.load(file).parameters.rounds == 3
+    assert Key.load(file).parameters.rounds == 1
     told = call("key", "new", tmp_path / "b.nmkey", "--for", model, "--no-passphrase", "--json")
-    assert "3 rounds" in told.json["why"]
+    assert "1 round on wide" in told.json["why"]
+
+
+def test_for_takes_rounds_off_the_published_filter(tmp_path: Path) -> None:
+    model = gaussian_model(tmp_path / "m.safetensors", rows=512)
+    command = ("key", "new", tmp_path / "a.nmkey", "--for", model, "--filter", "tiled")
+    told = call(*command, "--no-passphrase", "--json").json
+    assert "3 rounds" in told["why"]
+    parameters = Key.load(tmp_path / "a.nmkey").parameters
+    assert (parameters.filter, parameters.rounds) == ("tiled", 3)
+
+
+def test_for_takes_pools_and_bits_off_for_a_small_model(tmp_path: Path) -> None:
+    model = gaussian_model(tmp_path / "m.safetensors", rows=64)
+    result = call("key", "new", tmp_path / "a.nmkey", "--for", model, "--no-passphrase")
+    assert result.code == 0, result
+    parameters = Key.load(tmp_path / "a.nmkey").parameters
+    assert (parameters.bits, parameters.pools, parameters.rounds) == (256, 512, 1)
+    smaller = gaussian_model(tmp_path / "n.safetensors", rows=8)
+    result = call("key", "new", tmp_path / "b.nmkey", "--for", smaller, "--no-passphrase")
+    assert result.code == 0, result
+    parameters = Key.load(tmp_path / "b.nmkey").parameters
+    assert (parameters.bits, parameters.pools, parameters.rounds) == (256, 320, 1)
 
 
 def test_for_a_model_that_is_too_small(tmp_path: Path) -> None:

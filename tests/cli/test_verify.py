@@ -181,7 +181,8 @@ def test_zero_weights(key: Path, tmp_path: Path) -> None:
     save_file({"w": np.zeros((128, 128), np.float32)}, model)
     verdict = call("verify", model, "--key", key, "--json")
     assert (verdict.code, verdict.json["matched"]) == (1, 0)
-    call("embed", model, "--key", key, "--dry-run").failed(2, "InfeasibleError")
+    refused = call("embed", model, "--key", key, "--dry-run").failed(2, "UnsuitableTensorError")
+    assert "all values are zero" in refused
 
 
 def test_errors_as_json(model: Path, key: Path, tmp_path: Path) -> None:

@@ -216,7 +216,8 @@ def _parameters(sizes: Sizes, chosen: str, model: Path | None) -> "tuple[Paramet
 def _in_words(parameters: "Parameters") -> str:
     words = [f"{parameters.bits} bits"]
     if parameters.pools:
-        words += [f"{parameters.pools} pools", f"{parameters.rounds} rounds"]
+        plural = "s" * (parameters.rounds != 1)
+        words += [f"{parameters.pools} pools", f"{parameters.rounds} round{plural}"]
         words += [f"{parameters.filter} filter", f"{parameters.pooling} pooling"]
     return ", ".join(words + [f"{name} {value}" for name, value in parameters.own])
 
