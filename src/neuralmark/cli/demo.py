@@ -21,7 +21,10 @@ from neuralmark.cli import _output as output
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, folder: Path, as_json: bool) -> None:
-    """Train a small network on real digits, mark it, damage it, and show what survives."""
+    """Train a small network on real digits, mark it, damage it, and show what survives.
+
+    Then a thief without the key looks for the mark: as published, and as ours.
+    """
     from dataclasses import asdict
 
     from neuralmark.demo.run import run
@@ -45,6 +48,7 @@ def command(ctx: click.Context, folder: Path, as_json: bool) -> None:
                     }
                     for run in outcome.trained
                 ],
+                "exposed": [asdict(each) for each in outcome.exposures],
                 "report": str(folder / "report.html"),
             }
         )
@@ -72,6 +76,21 @@ def command(ctx: click.Context, folder: Path, as_json: bool) -> None:
             for run in outcome.trained
         ],
         numeric=(1, 2, 4),
+    )
+    bits = outcome.verdict.bits
+    output.table(
+        ["looked for without the key", "bits before", "stood out", "bits after", "accuracy"],
+        [
+            [
+                each.name,
+                f"{each.matched[0]}/{bits}",
+                each.found,
+                f"{each.matched[1]}/{bits}",
+                f"{output.percent(each.accuracy[0])} to {output.percent(each.accuracy[1])}",
+            ]
+            for each in outcome.exposures
+        ],
+        numeric=(1, 3),
     )
     verdict, foreign = outcome.verdict, outcome.foreign
     output.panel(

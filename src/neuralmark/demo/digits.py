@@ -122,6 +122,11 @@ def save(state: dict[str, torch.Tensor], path: Path) -> None:
     save_file({name: value.contiguous() for name, value in state.items()}, path)
 
 
+def tensor(values: Any) -> torch.Tensor:
+    """An array as a tensor of its own."""
+    return torch.tensor(values)
+
+
 def read(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of a safetensors file."""
     from safetensors.torch import load_file

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neuralmark import files
-from neuralmark.demo import damage, digits
+from neuralmark.demo import damage, digits, exposing
 from neuralmark.demo.page import Curve, Outcome, Row, Trained, demo_page
 from neuralmark.embedding import claim_path, embed
 from neuralmark.keyfile import Key
-from neuralmark.records import Verdict
+from neuralmark.records import Claim, Verdict
 from neuralmark.reports.verdict import verdict_page
 from neuralmark.verification import verify
 
@@ -72,6 +72,19 @@ def run(folder: Path, say: Say) -> Outcome:
     for mode in ("gradient", "projection"):
         say(f"training it again with the mark in the loop: {mode} mode")
         trained.append(_train_marked(folder, data, key, mode))
+    say("training it with the filter as published, and looking for both marks without a key")
+    published = exposing.published_key()
+    named = folder / "trained-published.safetensors"
+    trained.append(_train_marked(folder, data, published, "gradient", "published"))
+    exposures = tuple(
+        exposing.expose(title, path, Claim.load(claim_path(path)), owner, data)
+        for title, path, owner in (
+            ("as published (tiled filter)", named, published),
+            ("ours, gradient mode", folder / "trained-gradient.safetensors", key),
+            ("ours, projection mode", folder / "trained-projection.safetensors", key),
+            ("ours, written afterwards", marked, key),
+        )
+    )
     outcome = Outcome(
         embedding.strength,
         embedding.change_relative,
@@ -81,19 +94,23 @@ def run(folder: Path, say: Say) -> Outcome:
         tuple(rows),
         curves,
         tuple(trained),
+        exposures,
     )
     files.write_text(folder / "verdict.html", verdict_page(verdict), overwrite=True)
     files.write_text(folder / "report.html", demo_page(outcome), overwrite=True)
     return outcome
 
 
-def _train_marked(folder: Path, data: digits.Digits, key: Key, mode: str) -> Trained:
+def _train_marked(
+    folder: Path, data: digits.Digits, key: Key, mode: str, name: str = ""
+) -> Trained:
     run = digits.train(data, key=key, mode=mode)
-    path = folder / f"trained-{mode}.safetensors"
+    path = folder / f"trained-{name or mode}.safetensors"
     digits.save(run.state, path)
     assert run.claim is not None
     run.claim.save(claim_path(path), overwrite=True)
-    return Trained(f"{mode} mode", run.history, run.moved, verify(path, key, claim=run.claim))
+    title = f"{mode} mode, {name}" if name else f"{mode} mode"
+    return Trained(title, run.history, run.moved, verify(path, key, claim=run.claim))
 
 
 def _curve(
