@@ -126,12 +126,14 @@ def _by_residues(tensors: Sequence[Array], flat: Array, guesses: Sequence[Guess]
     found = [(*each, guess) for each, guess in tried if each is not None]
     if not found:
         return _Find(flat, stands_out=False)
-    split, z, guess = max(found, key=lambda each: each[1])
-    reading = read_residues(flat, split, z, guess)
+    found.sort(key=lambda each: -each[1])
+    likely = [each for each in found if each[1] > STANDS_OUT] or found[:1]
+    read = [(read_residues(flat, split, z, guess), guess) for split, z, guess in likely]
+    reading, guess = max(read, key=lambda each: each[0].pool_z)
     at = positions_under(reading.ones, reading.rounds, len(flat), guess.pools)
     figures = {
-        "residue_ratio": split.ratio,
-        "residue_z": z,
+        "residue_ratio": reading.split.ratio,
+        "residue_z": reading.z,
         "pool_z": reading.pool_z,
     }
     stands_out = max(reading.z, reading.pool_z) > STANDS_OUT
