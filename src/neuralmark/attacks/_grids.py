@@ -20,9 +20,9 @@ SHALLOW = 4
 _PEAK = 0.05
 _NEAR = 2e-5
 _OFTEN = 3
-_RUN = 16
+_RUN = 24
 _SKIPS = np.array([*range(25), -1, -2, -3, -4])
-_SURE = 4.0
+_SURE, _AGREED = 4.0, 0.75
 
 
 def empty_bits(w: Array) -> npt.NDArray[np.int64]:
@@ -109,7 +109,7 @@ def ranks(angles: Phases, pools: int) -> npt.NDArray[np.int64]:
         expected = seen[(at[None, :] + _SKIPS[:, None]) % pools]
         agreement = (expected / np.maximum(np.abs(expected), 1e-30) * run.conj()).real.sum(axis=1)
         best = int(np.argmax(agreement))
-        if agreement[best] > agreement[0] + _SURE and agreement[best] > np.abs(run).sum() / 2:
+        if agreement[best] > agreement[0] + _SURE and agreement[best] > _AGREED * np.abs(run).sum():
             at, moved = at + _SKIPS[best], moved + int(_SKIPS[best])
         np.add.at(seen, at % pools, run)
         order[start : start + _RUN] = at
