@@ -1,5 +1,6 @@
 """Real marks of the published filter, written as the first release wrote them: plain shifts."""
 
+import math
 from collections.abc import Callable
 from itertools import count
 
@@ -9,7 +10,7 @@ import numpy.typing as npt
 from neuralmark import Key, Parameters
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.imprint import LeastChange, goal_of, strength_for
-from neuralmark.core.key import Mark, derive
+from neuralmark.core.key import Mark, Terms, derive
 from neuralmark.core.readout import logits, matches, pool
 
 Weights = npt.NDArray[np.float32]
@@ -18,14 +19,20 @@ NAME = "layer.weight"
 
 def tiled(secret: int = 1, *, bits: int = 256, pools: int = 512, rounds: int = 4) -> Key:
     """A key whose filter is the published one. The one place that says so."""
-    parameters = Parameters(bits, pools, rounds)
+    parameters = Parameters(bits, pools, rounds, filter="tiled")
+    return Key(parameters, b"", salt=bytes(32), secret=secret.to_bytes(32, "little"))
+
+
+def stream(secret: int = 1, *, rounds: int = 1) -> Key:
+    """A key as they are made today: a filter without a period."""
+    parameters = Parameters(rounds=rounds)
     return Key(parameters, b"", salt=bytes(32), secret=secret.to_bytes(32, "little"))
 
 
 def mark_of(key: Key, shape: tuple[int, ...]) -> Mark:
     """The key's mark in one tensor of this shape, called NAME."""
     assert key.secret is not None
-    return derive(key.secret, key.parameters, ((NAME, shape),))
+    return derive(key.secret, Terms(key.parameters, ((NAME, shape),)))
 
 
 def key_where(
@@ -47,10 +54,11 @@ def marked(w: Weights, key: Key, *, strength: float | None = None, budget: float
     made = w.copy()
     flat = made.reshape(-1)
     values = flat[at].astype(np.float64)
-    solver, pooled = LeastChange(mark), pool(values, carriers.pools)
+    solver = LeastChange(mark, math.sqrt(carriers.per_pool))
+    pooled = pool(values, carriers.pools)
     if strength is None:
         norm = budget * float(np.linalg.norm(w.astype(np.float64)))
-        strength = strength_for(solver, pooled, carriers.per_pool, norm)
+        strength = strength_for(solver, pooled, norm)
     shift = solver.change(pooled, goal_of(pooled, strength))
     flat[at] = (values + shift[carriers.pool_of(0, carriers.size)]).astype(np.float32)
     return made

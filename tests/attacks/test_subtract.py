@@ -26,7 +26,8 @@ def adapter() -> Weights:
     """What a LoRA of rank 16 adds: 5 % of the base."""
     rng = np.random.default_rng(1)
     made = rng.standard_normal((SIDE, 16)) @ rng.standard_normal((16, SIDE))
-    return (made * 0.05 * np.linalg.norm(base()) / np.linalg.norm(made)).astype(np.float32)
+    made *= 0.05 * float(np.linalg.norm(base())) / float(np.linalg.norm(made))
+    return np.asarray(made, np.float32)
 
 
 def run(w: Weights, public: Weights, share: float, rank: int = 0) -> tuple[Weights, Outcome]:

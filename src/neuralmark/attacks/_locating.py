@@ -21,6 +21,7 @@ from neuralmark.attacks._tracing import (
     levelled,
     positions_under,
     read_residues,
+    refined,
     residue_means,
 )
 from neuralmark.errors import ParameterError
@@ -127,7 +128,7 @@ def residues(w: Array, _beside: Array, guess: Guess) -> Floats:
     found = best_split(flat, levelled(w).reshape(-1), guess.bits)
     if found is None:
         return scores
-    reading = read_residues(flat, *found, guess)
+    reading = refined(flat, read_residues(flat, *found, guess), guess)
     means = reading.split.means
     span = float(np.ptp(means)) or 1.0
     scores += np.resize((means - means.min()) / span, len(flat))

@@ -8,13 +8,13 @@ all, after a few thousand weights. Everything here is computed from weights; no 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.core.carriers import Carriers
+from neuralmark.core.carriers import Tiled
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -30,8 +30,10 @@ ENOUGH = 1 << 19
 """So many weights tell whether a guess is right."""
 _DECOYS = (-13, -11, -9, -7, -5, -3, -1, 1, 3, 5, 7, 9, 11, 13)
 _FEW_ROWS = 4
-_FEW_WEIGHTS = 1 << 18
-_DOUBTFUL = (24, 64)
+_FEW_CARRIERS = 1 << 14
+_DOUBTFUL, _NEAR = 24, 16
+_BETTER = 0.1
+_CLEAN = 6.0
 STANDS_OUT = 5.0
 """So many deviations beyond chance are no accident."""
 
@@ -175,14 +177,34 @@ def read_residues(flat: Array, found: Split, z: float, guess: Guess) -> Reading:
             excess = _excess(part, ones, rounds, guess)
             if excess > best.pool_z:
                 best = Reading(found, z, ones, rounds, excess)
-    if max(best.z, best.pool_z) < STANDS_OUT:
-        return best
-    return _refined(flat, best, guess)
+    return best
+
+
+def refined(flat: Array, reading: Reading, guess: Guess) -> Reading:
+    """The reading with doubtful residues turned over as long as its pools stand out more.
+
+    A wrong residue puts every weight between it and the next wrong one into other pools. So those
+    nearest to the threshold are turned over, one or two at a time; what is wrong after that lies
+    side by side, and neighbours are exchanged. Readings that do not stand out, and those without
+    doubt, stay as they are.
+    """
+    if max(reading.z, reading.pool_z) < STANDS_OUT or reading.split.apart > _CLEAN:
+        return reading
+    part, best = flat[: _FEW_CARRIERS << reading.rounds], reading
+    order = _doubtful_first(reading)
+    single = [(each,) for each in order]
+    score = _excess(part, reading.ones, reading.rounds, guess)
+    best, score = _turned(part, best, score, [*combinations(order[:_DOUBTFUL], 2), *single], guess)
+    if score > 4 * STANDS_OUT:
+        pairs = combinations(range(guess.bits), 2)
+        near = [(i, j) for i, j in pairs if j - i <= _NEAR and best.ones[i] != best.ones[j]]
+        best, score = _turned(part, best, score, [*near, *single], guess)
+    return replace(best, pool_z=_excess(flat[:ENOUGH], best.ones, best.rounds, guess))
 
 
 def positions_under(ones: Bits, rounds: int, total: int, pools: int) -> Positions:
     """The carriers of the published filter under b, cut to whole pools."""
-    return Carriers.under(ones, rounds, total, pools).positions()
+    return Tiled.under(ones, rounds, total, pools).positions()
 
 
 def periods(guess: Guess, total: int) -> list[int]:
@@ -228,45 +250,27 @@ def _features(views: Iterable[Array]) -> list[Array]:
     return made
 
 
-def _refined(flat: Array, reading: Reading, guess: Guess) -> Reading:
-    """The reading with doubtful residues turned over as long as its pools stand out more.
-
-    One wrong residue puts every weight between it and the next wrong one into other pools, so
-    those nearest to the threshold are turned over, one or two at a time; more of them if it helps.
-    """
-    part, best = flat[:_FEW_WEIGHTS], reading
-    start = score = _excess(part, reading.ones, reading.rounds, guess)
-    for many in _DOUBTFUL:
-        best, score = _turned(part, best, score, many, guess)
-        if score < max(STANDS_OUT, 2 * start):
-            break
-    return replace(best, pool_z=_excess(flat[:ENOUGH], best.ones, best.rounds, guess))
-
-
 def _turned(
-    part: Array, best: Reading, score: float, many: int, guess: Guess
+    part: Array, best: Reading, score: float, moves: Sequence[tuple[int, ...]], guess: Guess
 ) -> tuple[Reading, float]:
-    """Pass over the pairs of doubtful residues until none of them helps."""
-    doubtful = _doubtful(best, many)
+    """Turn over these residues, time and again until nothing helps."""
     helped = True
     while helped:
         helped = False
-        for pair in combinations_with_replacement(doubtful, 2):
+        for move in moves:
             ones = best.ones.copy()
-            ones[list(pair)] ^= 1
+            ones[list(move)] ^= 1
             now = _excess(part, ones, best.rounds, guess)
-            if now > score + 1:
+            if now > score + _BETTER:
                 best, score, helped = replace(best, ones=ones), now, True
     return best, score
 
 
-def _doubtful(reading: Reading, many: int) -> list[int]:
-    """The residues nearest to the threshold."""
-    means, ones = reading.split.means, reading.ones.astype(bool)
-    if ones.all() or not ones.any():
-        return []
-    edge = (means[ones].min() + means[~ones].max()) / 2
-    return [int(each) for each in np.argsort(np.abs(means - edge), kind="stable")[:many]]
+def _doubtful_first(reading: Reading) -> list[int]:
+    """The residues, those nearest to the threshold first."""
+    means, count = reading.split.means, int(reading.ones.sum())
+    edge = float(np.sort(means)[::-1][max(0, count - 1) : count + 1].mean())
+    return [int(each) for each in np.argsort(np.abs(means - edge), kind="stable")]
 
 
 def _excess(part: Array, ones: Bits, rounds: int, guess: Guess) -> float:

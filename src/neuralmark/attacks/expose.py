@@ -26,6 +26,7 @@ from neuralmark.attacks._tracing import (
     levelled,
     positions_under,
     read_residues,
+    refined,
     without_period,
 )
 from neuralmark.core.key import Parameters
@@ -130,6 +131,7 @@ def _by_residues(tensors: Sequence[Array], flat: Array, guesses: Sequence[Guess]
     likely = [each for each in found if each[1] > STANDS_OUT] or found[:1]
     read = [(read_residues(flat, split, z, guess), guess) for split, z, guess in likely]
     reading, guess = max(read, key=lambda each: each[0].pool_z)
+    reading = refined(flat, reading, guess)
     at = positions_under(reading.ones, reading.rounds, len(flat), guess.pools)
     figures = {
         "residue_ratio": reading.split.ratio,
