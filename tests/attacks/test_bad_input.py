@@ -98,7 +98,7 @@ def test_no_guard_ends_with_an_error(
     key = KEY
     if raw:  # its matrix alone would fill the pipe to a process that never reads it
         matrix = KEY.at(verify(marked, KEY).placement).matrix
-        key = Key.raw(matrix, QUICK.rounds, "strided")
+        key = Key.raw(matrix, QUICK.rounds, "strided", filter=QUICK.filter)
     key.save(tmp_path / "k.nmkey", None)
     text = SCRIPT.format(key=str(tmp_path / "k.nmkey"), model=str(marked), live=live)
     script = tmp_path / "script.py"

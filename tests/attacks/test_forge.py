@@ -80,12 +80,18 @@ def test_learning_meets_the_hash() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "how"), [("vanillamark", "private"), ("votemark", "private"), ("votemark", "hashed")]
+    ("scheme", "how"),
+    [
+        ("vanillamark", "private"),
+        ("votemark", "private"),
+        ("votemark", "tiled"),
+        ("votemark", "stream"),
+    ],
 )
 def test_a_private_filter_does_not_stop_learning_and_a_hashed_one_does(
     scheme: str, how: str
 ) -> None:
-    chosen = schemes.parameters(scheme, rounds=2, own={"filter": how})
+    chosen = schemes.parameters(scheme, rounds=2, filter=how)
     key = Key(chosen, b"", salt=bytes(32), secret=bytes([3]) * 32)
     from neuralmark.attacks._base import Scene
     from neuralmark.attacks.rewrite import Rewrite
@@ -109,9 +115,10 @@ def test_the_identity_fools_a_private_filter_only() -> None:
     private = launch(ForgeIdentity(), LAYER)
     assert private.after is not None
     assert (private.after.matched, private.after.status) == (256, "matches-unproven")
-    hashed = launch(ForgeIdentity(filter="hashed"), LAYER)
-    assert not passes(hashed)
-    assert abs(hashed.figures["best_rate"] - 0.5) < 0.15
+    for how in ("tiled", "stream"):
+        hashed = launch(ForgeIdentity(filter=how), LAYER)
+        assert not passes(hashed)
+        assert abs(hashed.figures["best_rate"] - 0.5) < 0.15
 
 
 def test_a_one_sided_tensor_has_no_list_to_choose() -> None:

@@ -34,14 +34,14 @@ MARKING = [name for name in ALL if schemes.get(name).marks]
 FILTERED = [
     (name, how)
     for name in ALL
-    if "filter" in schemes.get(name).settings
-    for how in ("hashed", "private")
+    if schemes.get(name).filters[0] == "none"
+    for how in schemes.get(name).filters[1:]
 ]
 
 
 def parameters(name: str, how: str = "none") -> Parameters:
     if how != "none":
-        return schemes.parameters(name, bits=160, pools=320, rounds=1, own={"filter": how})
+        return schemes.parameters(name, bits=160, pools=320, rounds=1, filter=how)
     return schemes.parameters(name, bits=160, **SIZES.get(name, {}))
 
 
@@ -101,6 +101,16 @@ def test_embeds_survives_saving_and_is_foreign_to_others(name: str, tmp_path: Pa
         foreign = found(path, key_of(key.parameters, number))
         assert 0.3 < foreign.rate < 0.7
         assert not foreign.verified
+
+
+def test_vanillamark_and_votemark_take_every_filter() -> None:
+    hows = ("stream", "tiled", "private")
+    assert [(name, how) for name in ("vanillamark", "votemark") for how in hows] == FILTERED
+    published = schemes.parameters("votemark", filter="tiled")
+    assert (published.pools, published.rounds) == (512, 4)
+    assert schemes.parameters("votemark", filter="stream").rounds == 1
+    assert schemes.parameters("votemark", filter="private").rounds == 4
+    assert schemes.parameters("votemark").filter == "none"
 
 
 @pytest.mark.parametrize(("name", "how"), FILTERED)
@@ -236,8 +246,15 @@ def test_unknown_names_and_settings_are_refused() -> None:
         schemes.parameters("votemark", own={"nois": 1.0})
     with pytest.raises(ParameterError, match="odd"):
         schemes.parameters("votemark", own={"votes": 10})
-    with pytest.raises(ParameterError, match="filter must be"):
-        schemes.parameters("vanillamark", own={"filter": "secret"})
+    for name, chosen in (
+        ("vanillamark", "secret"),
+        ("neuralmark", "private"),
+        ("greedymark", "tiled"),
+    ):
+        with pytest.raises(ParameterError, match=f"the filter of {name} must be"):
+            schemes.parameters(name, filter=chosen)
+    with pytest.raises(ParameterError, match="'filter' is not the name of a setting"):
+        schemes.parameters("vanillamark", own={"filter": "private"})
     with pytest.raises(ParameterError, match="without a filter"):
         schemes.parameters("vanillamark", rounds=4)
     with pytest.raises(ParameterError, match="neither pools nor rounds"):
