@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,10 +35,10 @@ class LiveMark:
         self._last: Pools | None = None
         self._scheme = schemes.of(site.mark)
         self._matrices: dict[tuple[torch.device, torch.dtype], readout.Known] = {}
+        self._sharpened: dict[tuple[torch.device, torch.dtype], readout.Known] = {}
         self._quick: dict[tuple[torch.device, torch.dtype], Quick | None] = {}
         self._solver: imprint.LeastChange | None = None
         self._undo: list[tuple[Source, torch.Tensor, torch.Tensor]] = []
-        self._weight = settings.strength * site.boost
         self._fields: Sequence[Field] = fields
         if self._sharded():  # so that one process alone can read it before the first step
             self._last = self._pools()
@@ -81,7 +82,7 @@ class LiveMark:
             values = [source.values(differentiable=True) for source in self._site.sources]
             found = pool(self._site.sources, self._site.carriers, values)
             term = self._embedding_loss(found)
-        return self._weight * term
+        return self.settings.strength * term
 
     def claim(self) -> Claim:
         """The public record of this mark, as the model is now. On a sharded model all must call."""
@@ -185,7 +186,7 @@ class LiveMark:
     @torch.no_grad()
     def _add_gradient(self, scale: torch.Tensor | None) -> Callable[[], torch.Tensor]:
         """Push λ·∂L_e/∂w; give a function that tells λ·L_e."""
-        strength = self._weight
+        strength = self.settings.strength
         self._check_parameters()
         with _exact(self._device()):
             factor = strength if scale is None else strength * scale
@@ -201,7 +202,7 @@ class LiveMark:
         weight = site.sources[0].parameters()[0]
         place = (weight.device, weight.dtype)
         if place not in self._quick:
-            known = self._known(weight.detach())
+            known = self._sharp(weight.detach())
             pair = (known.matrix, known.signs)
             self._quick[place] = Quick.of(site.sources[0], site.carriers, pair)
         quick = self._quick[place]
@@ -217,7 +218,7 @@ class LiveMark:
 
     def _share(self, pooled: torch.Tensor) -> torch.Tensor:
         """∂L_e/∂w at a carrier of each pool: in closed form, or by autograd."""
-        known, per_pool = self._known(pooled), self._site.carriers.per_pool
+        known, per_pool = self._sharp(pooled), self._site.carriers.per_pool
         if self._scheme.plain:
             z = readout.logits(pooled, known.matrix)
             share: torch.Tensor = readout.loss_gradient(z, known.signs, known.matrix, per_pool)
@@ -228,7 +229,7 @@ class LiveMark:
             return torch.autograd.grad(loss, given)[0] / per_pool
 
     def _embedding_loss(self, found: Pools) -> torch.Tensor:
-        known = self._known(found.pooled)
+        known = self._sharp(found.pooled)
         loss: torch.Tensor = self._scheme.loss(known, found.pooled, self.steps)
         return loss
 
@@ -297,7 +298,7 @@ class LiveMark:
         margins = readout.margins(self._scheme.logits(known, found.pooled), known.signs)
         unit = reading_of(found, self._site.carriers).sigma_z if self._scheme.linear else 0.0
         rate = float((margins > 0).double().mean())
-        loss = float(self._scheme.loss(known, found.pooled, self.steps))
+        loss = float(self._embedding_loss(found))
         return State(rate, loss, float(margins.min()) / (unit or 1.0))
 
     def _known(self, like: torch.Tensor) -> readout.Known:
@@ -306,6 +307,15 @@ class LiveMark:
         if place not in self._matrices:
             self._matrices[place] = readout.Known.of(self._site.mark, like)
         return self._matrices[place]
+
+    def _sharp(self, like: torch.Tensor) -> readout.Known:
+        """The same as the loss sees it."""
+        place = (like.device, like.dtype)
+        if place not in self._sharpened:
+            known = self._known(like)
+            matrix = known.matrix * self._site.sharpness
+            self._sharpened[place] = replace(known, matrix=matrix)
+        return self._sharpened[place]
 
     def _spread(self, per_pool: torch.Tensor, source: Source) -> torch.Tensor:
         """A number for each pool, as one for each carrier of the source."""

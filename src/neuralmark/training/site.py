@@ -1,5 +1,6 @@
 """What is marked in a live model, how, and how far it is: plain records."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,16 +40,17 @@ class Site:
     """Modules and names of the marked parameters, to see when one is replaced."""
 
     @property
-    def boost(self) -> float:
-        """How much harder a stream mark of few rounds is pushed than the published loss says.
+    def sharpness(self) -> float:
+        """What the loss multiplies the logits of a stream mark by: 1 at the paper's four rounds.
 
-        The loss moves a logit the more slowly the more weights share it: twice as many for each
-        round less. So a strength of 1 means the same for every key, that of the paper's rounds.
+        With every round less twice as many weights share a pool, and unmarked logits scatter √2
+        times less. So multiplied, a strength means the same margin in σz, the same speed and the
+        same change of the weights for every number of rounds.
         """
         parameters = self.mark.parameters
         if parameters.filter != STREAM:
             return 1.0
-        return 2.0 ** max(PUBLISHED_ROUNDS - parameters.rounds, 0)
+        return math.sqrt(2.0 ** max(PUBLISHED_ROUNDS - parameters.rounds, 0))
 
 
 @dataclass(frozen=True)
