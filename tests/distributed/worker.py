@@ -145,7 +145,7 @@ def battery(name: str, folder: Path) -> Result:
     engine = ENGINES[name]()
     return {
         "term": the_term(engine),
-        "gradient": training(engine, folder, ALL, mode="gradient", strength=300.0),
+        "gradient": training(engine, folder, ALL, mode="gradient", strength=40.0),
         "projection": training(engine, folder, "auto", mode="projection"),
         "imprint": imprinted(engine),
     }
@@ -299,7 +299,7 @@ def replicated(folder: Path) -> Result:
     """A replicated DTensor fed with sharded inputs has partial sums for a gradient."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     plain, model = network(203), network(203)
-    settings: dict[str, Any] = {"tensors": ALL, "mode": "gradient", "strength": 300.0}
+    settings: dict[str, Any] = {"tensors": ALL, "mode": "gradient", "strength": 40.0}
     distribute_module(model, mesh)
     (optimizer, _), (sharded, mark) = attach(plain, **settings), attach(model, **settings)
     x, y = data(0, Engine(lambda m: m))
@@ -353,7 +353,8 @@ def refused(folder: Path) -> Result:
     late = network(203)
     optimizer = sgd(late)
     fully_shard(late)
-    results["early_optimizer"] = message(lambda: neuralmark.attach(late, optimizer, KEY))
+    early = partial(neuralmark.attach, late, optimizer, KEY, mode="gradient")
+    results["early_optimizer"] = message(early)
     mark = neuralmark.attach(late, sgd(late), KEY, mode="gradient")
     results["loss_term"] = message(mark.loss_term)
     computed = network(203)

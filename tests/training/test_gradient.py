@@ -29,7 +29,7 @@ def test_equals_adding_the_loss(name: str) -> None:
     secret = key()
     hooked, explicit = network(), network()
     one, two = OPTIMIZERS[name](hooked.parameters()), OPTIMIZERS[name](explicit.parameters())
-    neuralmark.attach(hooked, one, secret, tensors=[NAME], strength=3)
+    neuralmark.attach(hooked, one, secret, tensors=[NAME], mode="gradient", strength=3)
     term = neuralmark.attach(explicit, two, secret, tensors=[NAME], mode="loss", strength=3)
     train(hooked, one, range(12))
     train(explicit, two, range(12), term.loss_term)
@@ -47,7 +47,7 @@ def test_lbfgs_closures_see_the_term_in_loss_and_gradient() -> None:
         return torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
 
     one, two = optimizer(hooked), optimizer(explicit)
-    neuralmark.attach(hooked, one, secret, tensors=[NAME], strength=2)
+    neuralmark.attach(hooked, one, secret, tensors=[NAME], mode="gradient", strength=2)
     term = neuralmark.attach(explicit, two, secret, tensors=[NAME], mode="loss", strength=2)
 
     def closure(model: torch.nn.Module, opt: torch.optim.Optimizer, with_term: bool) -> Any:
@@ -74,8 +74,8 @@ def test_a_closure_that_computes_gradients_inside_the_step(as_keyword: bool) -> 
     inside, outside = network(), network()
     one = torch.optim.SGD(inside.parameters(), lr=0.05)
     two = torch.optim.SGD(outside.parameters(), lr=0.05)
-    neuralmark.attach(inside, one, secret, tensors=[NAME])
-    neuralmark.attach(outside, two, secret, tensors=[NAME])
+    neuralmark.attach(inside, one, secret, tensors=[NAME], mode="gradient")
+    neuralmark.attach(outside, two, secret, tensors=[NAME], mode="gradient")
     for step in range(5):
 
         def closure(step: int = step) -> torch.Tensor:
@@ -92,7 +92,7 @@ def test_a_closure_that_computes_gradients_inside_the_step(as_keyword: bool) -> 
 def test_a_closure_of_none_is_no_closure() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="gradient")
     task_loss(model, 0).backward()
     optimizer.step(None)
     assert mark.steps == 1
@@ -103,8 +103,8 @@ def test_gradient_accumulation_adds_the_term_once_a_step() -> None:
     summed, split = network(), network()
     one = torch.optim.SGD(summed.parameters(), lr=0.05)
     two = torch.optim.SGD(split.parameters(), lr=0.05)
-    neuralmark.attach(summed, one, secret, tensors=[NAME], strength=5)
-    neuralmark.attach(split, two, secret, tensors=[NAME], strength=5)
+    neuralmark.attach(summed, one, secret, tensors=[NAME], mode="gradient", strength=5)
+    neuralmark.attach(split, two, secret, tensors=[NAME], mode="gradient", strength=5)
     (task_loss(summed, 0) + task_loss(summed, 1)).backward()
     one.step()
     for part in (0, 1):
@@ -117,7 +117,7 @@ def test_clipping_comes_before_the_term() -> None:
     """The term is added after clipping, so a small norm does not silence the mark."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], strength=1)
+    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="gradient", strength=1)
     before = mark.loss
     task_loss(model, 0).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-9)
@@ -131,8 +131,8 @@ def test_grad_scaler_leaves_the_term_unscaled(fused: bool) -> None:
     scaled, plain = network(), network()
     one = torch.optim.SGD(scaled.parameters(), lr=0.05, fused=fused)
     two = torch.optim.SGD(plain.parameters(), lr=0.05)
-    neuralmark.attach(scaled, one, secret, tensors=[NAME], strength=4)
-    neuralmark.attach(plain, two, secret, tensors=[NAME], strength=4)
+    neuralmark.attach(scaled, one, secret, tensors=[NAME], mode="gradient", strength=4)
+    neuralmark.attach(plain, two, secret, tensors=[NAME], mode="gradient", strength=4)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for step in range(4):
         one.zero_grad()
@@ -157,7 +157,7 @@ def test_autocast_does_not_touch_the_readout() -> None:
 def test_nan_gradients_are_left_to_the_user() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+    neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="gradient")
     task_loss(model, 0).backward()
     weight = model.get_parameter(NAME)
     assert weight.grad is not None
@@ -169,7 +169,7 @@ def test_nan_gradients_are_left_to_the_user() -> None:
 def test_a_missing_gradient_is_made() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="gradient")
     before = mark.loss
     optimizer.step()
     assert mark.loss < before
@@ -179,7 +179,7 @@ def test_a_missing_gradient_is_made() -> None:
 def test_other_precisions_train_the_mark(dtype: torch.dtype) -> None:
     model = network(dtype=dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=20.0)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="gradient")
     before = mark.loss
     for _ in range(30):
         optimizer.zero_grad()
@@ -196,7 +196,7 @@ def test_a_gradient_that_is_not_contiguous() -> None:
     secret = key()
     for conv in (model, twin):
         optimizer = torch.optim.SGD(conv.parameters(), lr=10.0)
-        neuralmark.attach(conv, optimizer, secret, tensors=["weight"])
+        neuralmark.attach(conv, optimizer, secret, tensors=["weight"], mode="gradient")
         for _ in range(3):
             optimizer.zero_grad(set_to_none=False)
             optimizer.step()
@@ -209,7 +209,7 @@ def test_parametrised_weights_carry_the_mark_where_they_are_used() -> None:
     torch.nn.utils.parametrizations.weight_norm(model[2])
     optimizer = torch.optim.SGD(model.parameters(), lr=3.0)
     secret = key()
-    mark = neuralmark.attach(model, optimizer, secret, tensors=[NAME])
+    mark = neuralmark.attach(model, optimizer, secret, tensors=[NAME], mode="gradient")
     for _ in range(400):
         optimizer.zero_grad()
         optimizer.step()

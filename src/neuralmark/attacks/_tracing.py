@@ -84,6 +84,14 @@ def levelled(w: Array) -> Array:
     return np.asarray(rows / size.astype(np.float32), np.float32).reshape(w.shape)
 
 
+def centred(w: Array) -> Array:
+    """The tensor without the means of its columns: inputs differ in every trained network."""
+    if w.ndim < 2 or not w.size:
+        return w
+    rows = w.reshape(len(w), -1)
+    return np.asarray(rows - rows.mean(axis=0, dtype=np.float64), np.float32).reshape(w.shape)
+
+
 def residue_means(values: Array, length: int) -> Floats:
     """Mean of the values by position modulo `length`; the incomplete end is left out.
 

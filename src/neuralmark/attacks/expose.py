@@ -23,6 +23,7 @@ from neuralmark.attacks._tracing import (
     Guess,
     best_period,
     best_split,
+    centred,
     levelled,
     positions_under,
     read_residues,
@@ -142,9 +143,10 @@ def _by_residues(tensors: Sequence[Array], flat: Array, guesses: Sequence[Guess]
     return _Find(erase(flat, at, guess.pools), stands_out, figures)
 
 
-def _by_period(_tensors: Sequence[Array], flat: Array, guesses: Sequence[Guess]) -> _Find:
+def _by_period(tensors: Sequence[Array], flat: Array, guesses: Sequence[Guess]) -> _Find:
     """Subtract the mean over the period that stands out most."""
-    period, z = max((best_period(flat, guess) for guess in guesses), key=lambda each: each[1])
+    level = np.concatenate([centred(tensor).reshape(-1) for tensor in tensors])
+    period, z = max((best_period(level, guess) for guess in guesses), key=lambda each: each[1])
     if not period:
         return _Find(flat, stands_out=False)
     figures = {"period": float(period), "period_z": z}
