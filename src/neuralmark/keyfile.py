@@ -25,7 +25,16 @@ from neuralmark.core.key import (
     Terms,
 )
 from neuralmark.errors import KeyFileError, NonFiniteError, ParameterError, UnknownSchemeError
-from neuralmark.sealing import ENCRYPTED, FORMAT, b64, cipher_of, decrypt, read_container, unb64
+from neuralmark.sealing import (
+    ENCRYPTED,
+    FORMAT,
+    VERSION,
+    b64,
+    cipher_of,
+    decrypt,
+    read_container,
+    unb64,
+)
 
 DEFAULT_COST = 16
 
@@ -157,7 +166,7 @@ class Key:
         """Write the key file, mode 0600. A passphrase of None stores the secret plainly."""
         public: dict[str, Any] = {
             "format": FORMAT,
-            "version": 1,
+            "version": VERSION,
             "fingerprint": self.fingerprint,
             "commitment": self.commitment,
         }

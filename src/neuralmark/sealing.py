@@ -15,6 +15,8 @@ from neuralmark.core.encoding import canonical_json, strict_json
 from neuralmark.errors import KeyFileError, PassphraseError, WrongPassphraseError
 
 FORMAT = "neuralmark-key"
+VERSION = 2
+"""Of key files: 1 was never released."""
 PASSPHRASE_VARIABLE = "NEURALMARK_PASSPHRASE"  # noqa: S105 - the name of a variable
 ENCRYPTED = "scrypt+chacha20-poly1305"
 MAX_FILE = 96 << 20
@@ -38,7 +40,7 @@ def read_container(path: str | Path) -> dict[str, Any]:
         raise KeyFileError(f"{path}: not a key file, or a truncated one") from None
     if not isinstance(container, dict) or container.get("format") != FORMAT:
         raise KeyFileError(f"{path}: not a NeuralMark key file")
-    if type(container.get("version")) is not int or container["version"] != 1:
+    if type(container.get("version")) is not int or container["version"] != VERSION:
         raise KeyFileError(
             f"{path}: key file version {str(container.get('version'))[:20]!r} is not known;"
             " update neuralmark"

@@ -205,9 +205,10 @@ def test_matrix_with_nan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 3},
         {"version": True},
-        {"version": 1.0},
+        {"version": 1},
+        {"version": 2.0},
         {"version": "9" * 10_000},
         {"format": "x"},
         {"fingerprint": "nm1-" + "\ud800" * 40},

@@ -103,10 +103,10 @@ class Parameters:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Parameters":
-        """Read back what `to_dict` gave; raises TypeError or ParameterError on anything else."""
+        """Read back what `to_dict` gave; raises on anything else, KeyError where a part is missing."""
         if not isinstance(data, dict):
             raise TypeError("parameters are no table")
-        common = {name: data[name] for name in _COMMON if name in data}
+        common = {name: data[name] for name in _COMMON}
         own = tuple(sorted((name, data[name]) for name in set(data) - set(_COMMON)))
         return cls(**common, own=own)
 
