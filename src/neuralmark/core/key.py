@@ -103,7 +103,7 @@ class Parameters:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Parameters":
-        """Read back what `to_dict` gave; raises on anything else, KeyError where a part is missing."""
+        """Read back what `to_dict` gave; raises on anything else, KeyError if a part is missing."""
         if not isinstance(data, dict):
             raise TypeError("parameters are no table")
         common = {name: data[name] for name in _COMMON}
