@@ -22,8 +22,8 @@ from benchmarks import _tensors
 from benchmarks._common import Report, parser, scratch
 from benchmarks.survival import NAME, Treatment, gaussian, integers, noise, pruned
 from neuralmark import Key, Parameters
-from neuralmark.attacks import get
 from neuralmark.attacks._base import Scene
+from neuralmark.attacks.trim import Trim
 from neuralmark.core.update import auc
 from neuralmark.reading import require_carriers
 
@@ -36,7 +36,7 @@ SAMPLE = 400_000
 def trimmed(reach: float) -> Treatment:
     def treat(w: Weights, rng: np.random.Generator) -> Weights:
         scene = Scene({NAME: w}, (NAME,), rng)
-        made = get("trim")(reach=reach, how="zero").run(scene).weights
+        made = Trim(reach=reach, how="zero").run(scene).weights
         assert made is not None
         return np.asarray(made[NAME], np.float32)
 

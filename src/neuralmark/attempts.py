@@ -9,7 +9,9 @@ from neuralmark.core.key import Placement
 from neuralmark.errors import ClaimMismatchError, TooFewCarriersError, UnknownTensorError
 from neuralmark.keyfile import Key
 from neuralmark.placement import (
-    SPREADS,
+    ALL,
+    QUICK,
+    WIDE,
     Tensor,
     auto,
     natural,
@@ -98,8 +100,9 @@ def searched(known: Sequence[Tensor], key: Key) -> list[Attempt]:
     """The lists that `auto` chooses, and every single tensor that is large enough."""
     parameters = key.parameters
     scheme = schemes.get(parameters.scheme)
-    lists = [auto(known, parameters, spread).tensors for spread in SPREADS]
+    lists = [auto(known, parameters, spread).tensors for spread in (WIDE, QUICK)]
     lists += [(tensor,) for tensor in known if tensor.obstacle is None]
+    lists.append(auto(known, parameters, ALL).tensors)  # the most to read comes last
     attempts: dict[Placement, Attempt] = {}
     for chosen in lists:
         placement = placement_of(chosen)

@@ -6,8 +6,9 @@ Memory is a few pieces of CHUNK_BYTES, whatever the size of the model.
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -83,20 +84,22 @@ def read_marked(
     size = sum(tensor.info.nbytes for tensor in tensors)
     room = np.empty(CHUNK_BYTES // 2, np.uint32)
     places = np.empty(CHUNK_BYTES, np.float32)
-    for tensor in tensors:
-        for raw, other in _hashed(checkpoint, tensor, transposed, digests):
-            count = len(raw) // ITEMSIZE[tensor.info.dtype]
-            finding = other.submit(carriers.between, start, start + count)
-            values = decode(raw, tensor.info.dtype, None if transposed else room)
-            norm += _squared_norm(values)
-            first, at = finding.result()
-            chosen = _taken(values, at, places)
-            carriers.sum_into(sums, first, chosen)
-            squares += _squared_norm(chosen)
-            start += len(values)
-            done += len(raw)
-            if progress:
-                progress("reading", done, size)
+    for tensor, end in zip(tensors, _ends(tensors), strict=True):
+        with ThreadPoolExecutor(2) as others:
+            ahead = _Ahead(carriers, others)
+            for raw in _hashed(checkpoint, tensor, transposed, digests, others):
+                count = len(raw) // ITEMSIZE[tensor.info.dtype]
+                finding = ahead.between(start, start + count, end)
+                values = decode(raw, tensor.info.dtype, None if transposed else room)
+                norm += _squared_norm(values)
+                first, at = finding.result()
+                chosen = _taken(values, at, places)
+                carriers.sum_into(sums, first, chosen)
+                squares += _squared_norm(chosen)
+                start += len(values)
+                done += len(raw)
+                if progress:
+                    progress("reading", done, size)
         if not (np.isfinite(sums).all() and math.isfinite(squares)):
             raise NonFiniteError(
                 f"weights of {tensor.name!r} that carry the mark are NaN or infinite: no bit can be"
@@ -171,6 +174,31 @@ def digest_of(checkpoint: Checkpoint, tensors: dict[str, str], *, full: bool = F
     return Digest(hashlib.sha256(canonical_json(headers)).hexdigest(), tensors, whole)
 
 
+class _Ahead:
+    """Finds the carriers of the next stretch in another thread while one is worked on."""
+
+    def __init__(self, carriers: Carriers, others: ThreadPoolExecutor) -> None:
+        self._carriers, self._others = carriers, others
+        self._known: dict[tuple[int, int], Future[tuple[int, Positions]]] = {}
+
+    def between(self, low: int, high: int, end: int) -> Future[tuple[int, Positions]]:
+        """The carriers at positions low … high-1; the next stretch is begun, up to `end`."""
+        finding = self._known.pop((low, high), None) or self._begun(low, high)
+        self._known.clear()
+        following = min(2 * high - low, end)
+        if following > high:
+            self._known[high, following] = self._begun(high, following)
+        return finding
+
+    def _begun(self, low: int, high: int) -> Future[tuple[int, Positions]]:
+        return self._others.submit(self._carriers.between, low, high)
+
+
+def _ends(tensors: Sequence[Tensor]) -> Iterator[int]:
+    """Where each tensor ends when they are laid end to end."""
+    return accumulate(tensor.info.size for tensor in tensors)
+
+
 def _taken(
     values: npt.NDArray[np.floating], at: Positions, room: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.floating]:
@@ -181,22 +209,24 @@ def _taken(
 
 
 def _hashed(
-    checkpoint: Checkpoint, tensor: Tensor, transposed: bool, digests: dict[str, str]
-) -> Iterator[tuple[Raw, ThreadPoolExecutor]]:
-    """Stored pieces of a tensor, hashed in other threads while the caller works on them.
+    checkpoint: Checkpoint,
+    tensor: Tensor,
+    transposed: bool,
+    digests: dict[str, str],
+    others: ThreadPoolExecutor,
+) -> Iterator[Raw]:
+    """Stored pieces of a tensor, hashed in another thread while the caller works on them.
 
-    They are given out with each piece, to share the work. A transposed tensor is read whole and
-    turned.
+    A transposed tensor is read whole and turned.
     """
     digest = hashlib.sha256()
     pieces: Iterator[Raw] = checkpoint.read(tensor.info.name)
-    with ThreadPoolExecutor(2) as other:
-        if transposed:
-            pieces = iter([np.concatenate([piece.copy() for piece in pieces])])
-        for piece in pieces:
-            hashing = other.submit(digest.update, piece.data)
-            yield (_turned(piece, tensor.info) if transposed else piece), other
-            hashing.result()  # the buffer is used again
+    if transposed:
+        pieces = iter([np.concatenate([piece.copy() for piece in pieces])])
+    for piece in pieces:
+        hashing = others.submit(digest.update, piece.data)
+        yield _turned(piece, tensor.info) if transposed else piece
+        hashing.result()  # the buffer is used again
     digests[tensor.name] = digest.hexdigest()
 
 

@@ -51,12 +51,13 @@ def attach(
     Without a mode, projection where the weights can be written, else gradient. target "lora-delta"
     marks the products of LoRA layers instead of weights.
     """
-    _check_settings(mode, strength, every)
+    _check_settings(mode, strength)
     site = locate(model, key, tensors, target)
     inner = unwrap(optimizer)
     scheme = schemes.of(site.mark)
     computed = any(name in site.model.derived for name in stored_names(site))
     mode = mode or ("gradient" if computed or not scheme.writes else "projection")
+    _check_every(mode, every)
     strength = USUAL[mode] if strength is None else float(strength)
     live = LiveMark(site, Settings(mode, strength, every))
     if not scheme.marks:
@@ -183,14 +184,17 @@ def _choose(
     return select(known, list(tensors))
 
 
-def _check_settings(mode: str | None, strength: float | None, every: int) -> None:
+def _check_settings(mode: str | None, strength: float | None) -> None:
     if mode is not None and mode not in MODES:
         raise ParameterError(f"mode must be one of {MODES}, not {mode!r}")
     if strength is not None and not 0 < strength < float("inf"):
         raise ParameterError(f"strength must be a positive number, not {strength}")
+
+
+def _check_every(mode: str, every: int) -> None:
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ParameterError(f"every must be a whole number of steps, not {every!r}")
-    if every > 1 and mode not in (None, "projection"):
+    if every > 1 and mode != "projection":
         raise ParameterError('every is for mode="projection" only')
 
 
