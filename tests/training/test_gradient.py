@@ -8,7 +8,8 @@ import torch
 from tests.training.toys import NAME, PARAMETERS, key, network, task_loss, train, weights
 
 import neuralmark
-from neuralmark import Key
+from neuralmark import Key, Parameters
+from neuralmark.core.carriers import Carriers
 from neuralmark.errors import UnsuitableTensorError
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -37,6 +38,38 @@ def test_equals_adding_the_loss(name: str) -> None:
     plain = network()
     train(plain, OPTIMIZERS[name](plain.parameters()), range(12))
     assert not torch.allclose(weights(hooked), weights(plain), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rounds", "factor"),
+    [
+        *(("stream", 1, 8.0), ("stream", 3, 2.0), ("stream", 4, 1.0), ("stream", 5, 1.0)),
+        *(("tiled", 1, 1.0), ("tiled", 4, 1.0)),
+    ],
+)
+def test_the_logits_of_a_stream_mark_are_sharpened(chosen: str, rounds: int, factor: float) -> None:
+    """By √2 for each round below the paper's four; tiled marks are trained as published."""
+    secret = key(Parameters(32, 64, rounds, filter=chosen))
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    mark = neuralmark.attach(model, optimizer, secret, tensors=[NAME], mode="gradient", strength=3)
+    before = model.get_parameter(NAME).detach().clone()
+
+    made = secret.at(mark.placement)
+    carriers = Carriers.of(made, before.numel())
+    free = before.double().reshape(-1).requires_grad_()
+    pooled = free[torch.from_numpy(carriers.positions())].reshape(-1, carriers.pools).mean(0)
+    logits = factor**0.5 * (pooled @ torch.from_numpy(made.matrix).double())
+    wanted = torch.from_numpy(made.bits).double()
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted)
+    loss.backward()
+
+    assert mark.loss == pytest.approx(float(loss.detach()), rel=1e-5)
+    optimizer.step()
+    moved = (before - model.get_parameter(NAME).detach()).reshape(-1).double()
+    assert free.grad is not None
+    torch.testing.assert_close(moved, 3 * free.grad, rtol=1e-3, atol=1e-7)
+    assert moved.abs().max() > 1e-5
 
 
 def test_lbfgs_closures_see_the_term_in_loss_and_gradient() -> None:

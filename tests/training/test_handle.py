@@ -12,7 +12,7 @@ import torch
 from tests.training.toys import NAME, key, network, train, weights
 
 import neuralmark
-from neuralmark import Key, Parameters
+from neuralmark import Key, Parameters, schemes
 from neuralmark.errors import (
     ParameterError,
     TooFewCarriersError,
@@ -36,10 +36,10 @@ def test_frozen_and_foreign_parameters_are_refused_in_gradient_mode() -> None:
     model = network()
     other = torch.optim.SGD(model[3].parameters(), lr=0.1)
     with pytest.raises(UnsuitableTensorError, match="not among the optimizer's parameters"):
-        neuralmark.attach(model, other, key(), tensors=[NAME])
+        neuralmark.attach(model, other, key(), tensors=[NAME], mode="gradient")
     model.get_parameter(NAME).requires_grad_(False)
     with pytest.raises(UnsuitableTensorError, match="frozen"):
-        neuralmark.attach(model, sgd(model), key(), tensors=[NAME])
+        neuralmark.attach(model, sgd(model), key(), tensors=[NAME], mode="gradient")
 
 
 def test_too_small_tensors_and_bad_settings_are_refused() -> None:
@@ -49,12 +49,45 @@ def test_too_small_tensors_and_bad_settings_are_refused() -> None:
     for wrong in ({"mode": "magic"}, {"strength": 0.0}, {"strength": float("nan")}, {"every": 0}):
         with pytest.raises(ParameterError):
             neuralmark.attach(model, sgd(model), key(), tensors=[NAME], **wrong)
-    with pytest.raises(ParameterError, match="projection"):
-        neuralmark.attach(model, sgd(model), key(), tensors=[NAME], every=2)
+    for mode in ("gradient", "loss"):
+        with pytest.raises(ParameterError, match="projection"):
+            neuralmark.attach(model, sgd(model), key(), tensors=[NAME], mode=mode, every=2)
     with pytest.raises(ParameterError, match="not an optimizer"):
         neuralmark.attach(model, object(), key(), tensors=[NAME])
     with pytest.raises(UsageError, match="LoRA"):
         neuralmark.attach(model, sgd(model), key(), target="lora-delta")
+
+
+def test_weights_that_can_be_written_are_projected_and_others_trained() -> None:
+    model = network()
+    plain = neuralmark.attach(model, sgd(model), key(), tensors=[NAME], every=3)
+    assert (plain.settings.mode, plain.settings.strength, plain.settings.every) == (
+        *("projection", 2.0, 3),
+    )
+    assert plain.rate == 1
+    assert plain.margin == pytest.approx(2, rel=1e-3)
+    weak = neuralmark.attach(model, sgd(model), key(), tensors=[NAME], strength=1)
+    assert (weak.settings.mode, weak.settings.strength) == ("projection", 1.0)
+    for mode in ("gradient", "loss"):
+        told = neuralmark.attach(model, sgd(model), key(), tensors=[NAME], mode=mode)
+        assert (told.settings.mode, told.settings.strength) == (mode, 1.0)
+
+    computed = network()
+    torch.nn.utils.parametrizations.weight_norm(computed[2])
+    trained = neuralmark.attach(computed, sgd(computed), key(), tensors=[NAME])
+    assert (trained.settings.mode, trained.settings.strength) == ("gradient", 1.0)
+    greedy = key(schemes.parameters("greedymark", bits=64, own={"row": 51}))
+    other = network()
+    chosen = neuralmark.attach(other, sgd(other), greedy, tensors=[NAME])
+    assert (chosen.settings.mode, chosen.settings.strength) == ("gradient", 1.0)
+
+
+def test_projecting_only_sometimes_needs_weights_that_can_be_projected() -> None:
+    model = network()
+    torch.nn.utils.parametrizations.weight_norm(model[2])
+    with pytest.raises(ParameterError, match="every"):
+        neuralmark.attach(model, sgd(model), key(), tensors=[NAME], every=2)
+    neuralmark.attach(model, sgd(model), key(), tensors=[NAME])
 
 
 def test_the_same_key_twice_is_refused_until_detached() -> None:
@@ -94,10 +127,11 @@ def test_tied_weights_are_one_parameter() -> None:
     assert neuralmark.verify(model, secret, claim=mark.claim()).matched == 64
 
 
-def test_detaching_in_the_middle_leaves_plain_training() -> None:
+@pytest.mark.parametrize("mode", ["gradient", "projection"])
+def test_detaching_in_the_middle_leaves_plain_training(mode: str) -> None:
     marked, plain = network(), network()
     one, two = sgd(marked), sgd(plain)
-    mark = neuralmark.attach(marked, one, key(), tensors=[NAME])
+    mark = neuralmark.attach(marked, one, key(), tensors=[NAME], mode=mode)
     train(marked, one, range(3))
     mark.detach()
     plain.load_state_dict(marked.state_dict())
@@ -121,10 +155,11 @@ def test_a_model_may_change_its_precision_after_attach(mode: str) -> None:
     assert model.get_parameter(NAME).dtype == torch.float64
 
 
-def test_a_model_without_values_is_refused() -> None:
+@pytest.mark.parametrize("mode", ["gradient", "projection"])
+def test_a_model_without_values_is_refused(mode: str) -> None:
     model = network()
     optimizer = sgd(model)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode=mode)
     model.to("meta")
     with pytest.raises(UnsuitableTensorError, match="replaced"):
         optimizer.step()
