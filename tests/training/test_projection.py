@@ -29,7 +29,7 @@ def test_every_nth_step_only() -> None:
     held = []
     for step in range(9):
         train(model, optimizer, range(step, step + 1))
-        held.append(mark.margin > 0.999)
+        held.append(mark.margin > 1.999)
     assert held == [True, False, False] * 3
 
 
@@ -40,7 +40,7 @@ def test_it_moves_the_weights_less_than_the_gradient_does_to_the_same_margin() -
         model = network()
         start = weights(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        strength = 60.0 if mode == "gradient" else 1.0
+        strength = 15.0 if mode == "gradient" else 1.0
         mark = neuralmark.attach(
             model, optimizer, secret, tensors=[NAME], mode=mode, strength=strength
         )
@@ -60,7 +60,7 @@ def test_margins_hold_after_rounding_to_the_parameters_precision(dtype: torch.dt
     mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="projection")
     train(model, optimizer, range(3))
     assert mark.rate == 1
-    assert mark.margin > 0.99
+    assert mark.margin > 1.98
 
 
 def test_frozen_parameters_and_those_outside_the_optimizer() -> None:
@@ -140,19 +140,27 @@ def test_live_and_file_give_the_same_verdict(tmp_path: Path) -> None:
         assert live.checkpoint_digest.headers == file.checkpoint_digest.headers
 
 
-def test_imprinting_a_live_model_equals_embedding_into_its_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("effort", [{"budget": 20}, {"strength": 1.5}, {}])
+def test_imprinting_a_live_model_costs_what_embedding_into_its_file_does(
+    tmp_path: Path, effort: dict[str, float]
+) -> None:
     model = network()
     secret = key(PARAMETERS)
     save_file(model.state_dict(), tmp_path / "m.safetensors")
     file = neuralmark.embed(
-        tmp_path / "m.safetensors", secret, tmp_path / "o.safetensors", tensors=[NAME], budget=20
+        *(tmp_path / "m.safetensors", secret, tmp_path / "o.safetensors"),
+        tensors=[NAME],
+        **effort,  # type: ignore[arg-type]
     )
-    live = neuralmark.imprint(model, secret, tensors=[NAME], budget=20)
-    assert live.strength == pytest.approx(file.strength, rel=1e-4)
-    assert live.change_relative == pytest.approx(file.change_relative, rel=1e-3)
-    assert live.change_largest == pytest.approx(file.change_largest, rel=1e-3)
+    live = neuralmark.imprint(model, secret, tensors=[NAME], **effort)  # type: ignore[arg-type]
+    assert live.strength == pytest.approx(file.strength, rel=0.03)
+    assert live.change_relative == pytest.approx(file.change_relative, rel=0.03)
+    assert live.change_largest == pytest.approx(file.change_largest, rel=0.1)
     assert live.verdict is not None
     assert file.verdict is not None
     assert live.verdict.matched == file.verdict.matched == 64
+    assert live.verdict.smallest_margin == pytest.approx(file.verdict.smallest_margin, rel=0.05)
     assert live.claim is not None
     assert neuralmark.verify(tmp_path / "o.safetensors", secret, claim=live.claim).matched == 64
+    assert file.claim is not None
+    assert neuralmark.verify(model, secret, claim=file.claim).matched == 64

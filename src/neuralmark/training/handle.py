@@ -248,7 +248,7 @@ class LiveMark:
             if self._solver is None:
                 self._solver = imprint.LeastChange(site.mark)
             fields = self._fields_now()
-            exact = all(field.grid is None for field in fields)
+            exact = all(field.exact for field in fields)
             if goal is None:
                 goal = self.settings.strength * reading.sigma_z
 

@@ -6,17 +6,21 @@ from collections.abc import Sequence
 import torch
 
 from neuralmark.core.imprint import LeastChange, goal_of
-from neuralmark.drafting import check_effort, choose_strength, require_writable
+from neuralmark.drafting import DEFAULT_BUDGET, check_effort, choose_strength, require_writable
 from neuralmark.embedding import Embedding, few_carriers
+from neuralmark.errors import InfeasibleError
+from neuralmark.hiding import LEAST_STRENGTH
 from neuralmark.keyfile import Key
 from neuralmark.placement import WIDE
 from neuralmark.training.attach import locate, stored_names
-from neuralmark.training.grids import found_fields
+from neuralmark.training.grids import Field, found_fields
 from neuralmark.training.handle import LiveMark
 from neuralmark.training.layout import add_up
 from neuralmark.training.live import LiveSuspect, squared_norm
 from neuralmark.training.site import Settings, Site
 from neuralmark.verification import examine
+
+_BUDGET_TRIES = 12
 
 
 @torch.no_grad()
@@ -40,12 +44,53 @@ def imprint(
     suspect = LiveSuspect(model)
     by_name = {tensor.name: tensor for tensor in suspect.tensors()}
     reading = suspect.read([by_name[name] for name, _ in site.placement], site.carriers)
-    chosen = choose_strength(LeastChange(site.mark), reading, strength, budget)
     before = [source.values() for source in site.sources]
-    fields = found_fields(site.sources, key.noise(site.placement), _sizes(site))
-    live = LiveMark(site, Settings("projection", chosen), fields)
-    live.project(goal_of(reading.pooled, chosen))
+    named = tensors != "auto"
+    fields = found_fields(site.sources, key.noise(site.placement), _sizes(site), named=named)
+    solver = LeastChange(site.mark, _effort(site, fields, before))
+    chosen = choose_strength(solver, reading, strength, budget)
+    for _ in range(_BUDGET_TRIES):
+        live = LiveMark(site, Settings("projection", chosen), fields)
+        live.project(goal_of(reading.pooled, chosen))
+        norm, largest = _changes(site, before)
+        weaker = _weaker(chosen, norm / reading.norm, strength, budget)
+        if weaker is None:
+            break
+        chosen = weaker
+        for source, values in zip(site.sources, before, strict=True):
+            source.write(values)
+    else:
+        raise InfeasibleError(
+            f"a budget of {budget} % cannot write these bits into so coarse a dtype; raise it"
+        )
+    claim = live.claim()
+    return Embedding(
+        output=None,
+        claim_file=None,
+        claim=claim,
+        verdict=examine(LiveSuspect(model), key, claim=claim),
+        tensors=tuple(name for name, _ in site.placement),
+        strength=chosen,
+        change_relative=norm / reading.norm,
+        change_largest=largest,
+        carriers=site.carriers.size,
+        weights_per_pool=site.carriers.per_pool,
+        warnings=few_carriers(site.carriers) + _kept(site, fields),
+    )
 
+
+def _effort(site: Site, fields: Sequence[Field], values: Sequence[torch.Tensor]) -> float:
+    """Norm of the change of the weights that a shift of one pool's mean by 1 takes, on average."""
+    square = 0.0
+    for source, field, some in zip(site.sources, fields, values, strict=True):
+        part = torch.tensor(field.effort(source, some), dtype=torch.float64)
+        add_up(part, source.layout.reduce)
+        square += float(part)
+    return math.sqrt(square / site.carriers.pools)
+
+
+def _changes(site: Site, before: Sequence[torch.Tensor]) -> tuple[float, float]:
+    """Norm of the change of the weights, and the largest change of one."""
     square = largest = 0.0
     for source, old in zip(site.sources, before, strict=True):
         change = (source.values() - old).double()
@@ -55,20 +100,31 @@ def imprint(
         most = torch.cat([change.abs(), change.new_zeros(1)]).max()
         add_up(most, source.layout.reduce, "MAX")
         largest = max(largest, float(most))
-    claim = live.claim()
-    return Embedding(
-        output=None,
-        claim_file=None,
-        claim=claim,
-        verdict=examine(LiveSuspect(model), key, claim=claim),
-        tensors=tuple(name for name, _ in site.placement),
-        strength=chosen,
-        change_relative=math.sqrt(square) / reading.norm,
-        change_largest=largest,
-        carriers=site.carriers.size,
-        weights_per_pool=site.carriers.per_pool,
-        warnings=few_carriers(site.carriers),
-    )
+    return math.sqrt(square), largest
+
+
+def _weaker(
+    chosen: float, share: float, strength: float | None, budget: float | None
+) -> float | None:
+    """The next strength to try where rounding made a mark dearer than its budget; else None."""
+    limit = (DEFAULT_BUDGET if budget is None else budget) / 100
+    least = LEAST_STRENGTH if budget is None else 0.0
+    if strength is not None or share <= 1.002 * limit or chosen <= least:
+        return None
+    return max(chosen * 0.99 * limit / share, least)
+
+
+def _kept(site: Site, fields: Sequence[Field]) -> tuple[str, ...]:
+    """A warning where tensors stay as they are because a mark would show in them."""
+    kept = [
+        (name, field.why)
+        for (name, _), field in zip(site.placement, fields, strict=True)
+        if field.factor == 0
+    ]
+    if not kept:
+        return ()
+    name, why = kept[0]
+    return (f"{len(kept)} of {len(fields)} tensors stay as they are ({name}: {why})",)
 
 
 def _sizes(site: Site) -> list[float]:
