@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("worker.py")
-ONCE = ("resume", "saving", "replicated", "one_shard", "half", "lead_fails", "refused")
+ONCE = ("resume", "saving", "replicated", "one_shard", "half", "grids", "lead_fails", "refused")
 LAUNCHES = {2: ("ddp", "fsdp2", "tp", *ONCE), 4: ("fsdp2_tp", "hsdp", "fsdp2")}
 ENGINES = [(2, "ddp"), (2, "fsdp2"), (2, "tp"), (4, "fsdp2_tp"), (4, "hsdp"), (4, "fsdp2")]
 SHARDED_DIMENSIONS = {"ddp": 0, "fsdp2": 1, "tp": 1, "fsdp2_tp": 2, "hsdp": 1}
@@ -192,6 +192,36 @@ def test_half_precision_is_settled_together(launches: Launches) -> None:
     assert one == other
     assert one["matched"] == 160
     assert one["margins"][0] > 2 * (1 - 1e-2)
+
+
+def test_shards_agree_on_the_grid_of_their_tensor(launches: Launches) -> None:
+    one, other = launches.results(2, "grids")
+    assert one == other
+    assert one["short"]["matched"] == 160
+    assert one["short"]["on"]
+
+
+def test_zeros_stay_even_where_a_process_holds_nothing_else(launches: Launches) -> None:
+    for found in launches.results(2, "grids"):
+        assert found["pruned"]["matched"] == 160
+        assert found["pruned"]["zeros"]
+        assert found["pruned"]["moved"] == ["down.weight", "up.weight"]
+        assert found["pruned"]["warnings"] == []
+
+
+def test_a_tensor_that_cannot_carry_a_mark_stays_in_all_processes(launches: Launches) -> None:
+    for found in launches.results(2, "grids"):
+        assert found["still"]["matched"] == 160
+        assert found["still"]["moved"] == ["up.weight"]
+        (warning,) = found["still"]["warnings"]
+        assert warning == "1 of 2 tensors stay as they are (down.weight: all values are zero)"
+        wanted = "UnsuitableTensorError: 'down.weight' cannot carry a mark: all values are zero"
+        assert found["named"] == wanted
+
+
+def test_what_is_not_finite_in_one_process_is_an_error_in_all(launches: Launches) -> None:
+    for found in launches.results(2, "grids"):
+        assert found["broken"].startswith("NonFiniteError: 'up.weight' holds NaN")
 
 
 def test_what_the_first_cannot_solve_is_an_error_on_all(launches: Launches) -> None:

@@ -42,6 +42,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import neuralmark
 from neuralmark import Key, LiveMark, Parameters, Verdict
+from neuralmark.core.carriers import Carriers
 from neuralmark.core.imprint import LeastChange
 from neuralmark.errors import InfeasibleError
 
@@ -334,6 +335,69 @@ def half_precision(folder: Path) -> Result:
     return summary(done.verdict)
 
 
+def grids(folder: Path) -> Result:
+    """What the shards hold decides together how they are written."""
+    short = network(203)
+    with torch.no_grad():
+        for parameter in short.parameters():
+            parameter.copy_(parameter.bfloat16().float())
+    model = fsdp2().shard(short)
+    done = neuralmark.imprint(model, KEY, tensors=ALL, strength=2.0)
+    assert done.verdict is not None
+    state = gathered(model)
+    results: Result = {
+        "short": {
+            "matched": done.verdict.matched,
+            "on": all(torch.equal(state[n], state[n].bfloat16().float()) for n in ALL),
+            "digest": digest(state),
+        }
+    }
+    for name, make in (("pruned", half_zero), ("still", zero)):
+        plain = make(network(203))
+        model = fsdp2().shard(make(network(203)))
+        done = neuralmark.imprint(model, KEY, spread="all", strength=2.0)
+        assert done.verdict is not None
+        state = gathered(model)
+        results[name] = {
+            "matched": done.verdict.matched,
+            "zeros": all(torch.equal(p == 0, state[n] == 0) for n, p in plain.state_dict().items()),
+            "moved": sorted(n for n, p in plain.state_dict().items() if difference(p, state[n])),
+            "warnings": list(done.warnings),
+            "digest": digest(state),
+        }
+    named = fsdp2().shard(zero(network(203)))
+    results["named"] = message(lambda: neuralmark.imprint(named, KEY, tensors=ALL))
+    broken = network(203)
+    placement = tuple((n, tuple(broken.get_parameter(n).shape)) for n in sorted(ALL))
+    sizes = [broken.get_parameter(n).numel() for n in sorted(ALL)]  # "up.weight" is the last
+    carriers = Carriers.of(KEY.at(placement), sum(sizes))
+    inside = set(carriers.between(sum(sizes[:2]), sum(sizes))[1].tolist())
+    place = next(i for i in range(sizes[2] - 1, 0, -1) if i not in inside)
+    with torch.no_grad():
+        broken.up.weight.view(-1)[place] = float("nan")
+    sharded = fsdp2().shard(broken)
+    results["broken"] = message(lambda: neuralmark.imprint(sharded, KEY, tensors=ALL))
+    return results
+
+
+@torch.no_grad()
+def half_zero(model: Net) -> Net:
+    """The first rows, all that the first process holds, are zero."""
+    model.up.weight[:150] = 0.0
+    return model
+
+
+@torch.no_grad()
+def zero(model: Net) -> Net:
+    model.down.weight.zero_()
+    return model
+
+
+def digest(state: dict[str, torch.Tensor]) -> str:
+    parts = [state[name].contiguous().numpy().tobytes() for name in sorted(state)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
 def lead_fails(folder: Path) -> Result:
     """What the first process cannot solve is an error on all, at once."""
     results = {}
@@ -371,6 +435,7 @@ SCENARIOS: dict[str, Callable[[Path], Result]] = {
     "replicated": replicated,
     "one_shard": one_shard,
     "half": half_precision,
+    "grids": grids,
     "lead_fails": lead_fails,
     "refused": refused,
 }

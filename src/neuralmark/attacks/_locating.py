@@ -24,6 +24,7 @@ from neuralmark.attacks._tracing import (
     refined,
     residue_means,
 )
+from neuralmark.core import update as core
 from neuralmark.errors import ParameterError
 
 Array = npt.NDArray[Any]
@@ -35,8 +36,6 @@ NOTHING, BASE, OLDER = "nothing", "base", "older"
 
 RANK = 16
 WINDOW = 1024
-_EXACT = 512
-_OVERSAMPLED, _PASSES = 10, 4
 
 
 @dataclass(frozen=True)
@@ -107,18 +106,8 @@ def low_rank(difference: Array, rank: int) -> Array:
     if rank == 0 or difference.ndim < 2 or not difference.size:
         return np.zeros_like(difference)
     matrix = np.asarray(difference, np.float32).reshape(len(difference), -1)
-    if min(matrix.shape) <= max(_EXACT, 2 * rank):
-        u, s, v = np.linalg.svd(matrix, full_matrices=False)
-        part = (u[:, :rank] * s[:rank]) @ v[:rank]
-        return np.asarray(part, np.float32).reshape(difference.shape)
-    rng = np.random.default_rng(0)
-    probes = rng.standard_normal((matrix.shape[1], rank + _OVERSAMPLED), dtype=np.float32)
-    for _ in range(_PASSES):
-        left, _ = np.linalg.qr(matrix @ probes)
-        probes, _ = np.linalg.qr(matrix.T @ left)
-    u, s, v = np.linalg.svd(matrix @ probes, full_matrices=False)
-    part = (u[:, :rank] * s[:rank]) @ v[:rank] @ probes.T
-    return np.asarray(part, np.float32).reshape(difference.shape)
+    left, right = core.low_rank(matrix, rank)
+    return np.asarray(left @ right, np.float32).reshape(difference.shape)
 
 
 def residues(w: Array, _beside: Array, guess: Guess) -> Floats:

@@ -19,7 +19,9 @@ Values = npt.NDArray[np.floating]
 MOST_RANK = 64
 """An adapter has no more; what is left without so many directions is what a mark can hide in."""
 _OVERSAMPLED = 8
-_PASSES = 2
+_PASSES = 3
+_EXACT = 512
+"""Matrices with a side no longer than this are decomposed as they are."""
 _UNMOVED = 0.01
 """More weights than this share that equal the base's are no chance: a mark in them would show."""
 
@@ -75,9 +77,10 @@ def update_of(difference: Values, rows: int) -> Update:
 
 
 def low_rank(matrix: Values, rank: int) -> tuple[Values, Values]:
-    """The best product of so low a rank, nearly: left @ right, rows of `right` orthonormal.
+    """The best product of so low a rank: left @ right, rows of `right` orthonormal.
 
-    By random directions and a few passes (Halko, Martinsson and Tropp 2011).
+    Exact for small matrices; for large ones by random directions and a few passes (Halko,
+    Martinsson and Tropp 2011).
 
     >>> left, right = low_rank(np.outer([1.0, 2.0, 3.0], [1.0, -1.0]), 1)
     >>> np.round(left @ right, 6).tolist()
@@ -86,16 +89,16 @@ def low_rank(matrix: Values, rank: int) -> tuple[Values, Values]:
     if rank < 1 or not matrix.any():
         empty = np.zeros((len(matrix), 0), matrix.dtype)
         return empty, np.zeros((0, matrix.shape[1]), matrix.dtype)
-    width = min(rank + _OVERSAMPLED, *matrix.shape)
+    if min(matrix.shape) <= max(_EXACT, 2 * rank):
+        turned, sizes, right = np.linalg.svd(matrix, full_matrices=False)
+        return turned[:, :rank] * sizes[:rank], right[:rank]
     rng = np.random.default_rng(0)
-    base = matrix @ rng.standard_normal((matrix.shape[1], width)).astype(matrix.dtype)
+    probes = rng.standard_normal((matrix.shape[1], rank + _OVERSAMPLED)).astype(matrix.dtype)
     for _ in range(_PASSES):
-        base, _ = np.linalg.qr(base)
-        base = matrix @ (matrix.T @ base)
-    base, _ = np.linalg.qr(base)
+        base, _ = np.linalg.qr(matrix @ probes)
+        probes, _ = np.linalg.qr(matrix.T @ base)
     turned, sizes, right = np.linalg.svd(base.T @ matrix, full_matrices=False)
-    left = (base @ turned[:, :rank]) * sizes[:rank]
-    return left, right[:rank]
+    return (base @ turned[:, :rank]) * sizes[:rank], right[:rank]
 
 
 def auc(marked_scores: Sequence[float] | Values, clean_scores: Sequence[float] | Values) -> float:
