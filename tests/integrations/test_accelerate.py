@@ -91,7 +91,7 @@ def test_the_helpers_log_and_finish(tmp_path: Path, key: Key) -> None:
     (step, values), *_ = tracker.told
     assert step == 2
     assert values["neuralmark/rate"] == 1
-    assert values["neuralmark/margin"] == pytest.approx(1, rel=1e-3)
+    assert values["neuralmark/margin"] == pytest.approx(2, rel=1e-3)
     claim = bridge.finish(accelerator, mark, tmp_path / "out")
     accelerator.save_model(model, tmp_path / "out")
     verdict = neuralmark.verify(

@@ -24,8 +24,8 @@ NAME = "transformer.h.1.attn.c_attn"
 
 def paper_key(width: int = WIDTH) -> Key:
     """A key with carriers enough after ten rounds: some keys leave none."""
-    for seed in range(100):
-        key = Key(PAPER, salt=bytes(32), secret=bytes([seed]) * 32)
+    for seed in range(2000):
+        key = Key(PAPER, salt=bytes(32), secret=seed.to_bytes(32, "little"))
         placement = ((f"{NAME}.lora_delta", (width, 3 * width)),)
         if Carriers.of(key.at(placement), 3 * width * width).per_pool >= 2:
             return key
@@ -96,7 +96,8 @@ def test_carriers_of_the_product_equal_the_formed_ones(kind: str, dtype: torch.d
 @pytest.mark.parametrize("kind", ["conv1d", "linear"])
 def test_the_gradient_equals_autograd_through_the_formed_product(kind: str) -> None:
     model, name, module = layer(kind, torch.float64)
-    key = Key(Parameters(bits=32, pools=64, rounds=2), salt=bytes(32), secret=bytes(32))
+    parameters = Parameters(bits=32, pools=64, rounds=2)
+    key = Key(parameters, salt=bytes(32), secret=bytes(32))
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.0)
     mark = neuralmark.attach(model, optimizer, key, target="lora-delta", tensors=[name], strength=7)
@@ -111,7 +112,8 @@ def test_the_gradient_equals_autograd_through_the_formed_product(kind: str) -> N
     values = module.get_delta_weight("default").reshape(-1)[torch.from_numpy(carriers.positions())]
     z = values.reshape(-1, carriers.pools).mean(0) @ torch.from_numpy(at.matrix.copy()).double()
     bits = torch.from_numpy(at.bits.copy()).double()
-    loss = 7 * torch.nn.functional.binary_cross_entropy_with_logits(z, bits)
+    sharp = 2.0  # √2 for each round below the paper's four
+    loss = 7 * torch.nn.functional.binary_cross_entropy_with_logits(sharp * z, bits)
     for ours, theirs in zip(found, torch.autograd.grad(loss, (down, up)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-15)
 
@@ -121,6 +123,7 @@ def test_the_papers_setting_trains_to_every_bit() -> None:
     model, key = lora(gpt2(width=WIDTH)), paper_key()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)
     mark = neuralmark.attach(model, optimizer, key, target="lora-delta")
+    assert (mark.settings.mode, mark.settings.strength) == ("gradient", 1.0)
     assert mark.placement == ((f"{NAME}.lora_delta", (WIDTH, 3 * WIDTH)),)
     rows = torch.stack([Rows()[i]["input_ids"] for i in range(8)])
     steps = 0
@@ -218,4 +221,5 @@ def test_full_training_below_an_adapter_does_not_warn(key: Key) -> None:
     weight = model.base_model.model.transformer.h[1].attn.c_attn.base_layer.weight
     weight.requires_grad_(True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    neuralmark.attach(model, optimizer, key, tensors=[f"{NAME}.weight"]).detach()
+    for mode in ("gradient", "projection"):
+        neuralmark.attach(model, optimizer, key, tensors=[f"{NAME}.weight"], mode=mode).detach()

@@ -91,7 +91,7 @@ def test_numbers_reach_the_history_the_printed_logs_and_the_reporters(
     for entry in (*logged, run.state.log_history[-1]):
         assert entry.keys() >= LOGGED
         assert entry["neuralmark/rate"] == 1
-        assert entry["neuralmark/margin"] == pytest.approx(1, rel=1e-3)
+        assert entry["neuralmark/margin"] == pytest.approx(2, rel=1e-3)
     assert "'neuralmark/rate': 1.0" in capsys.readouterr().out
     events = EventAccumulator(str(tmp_path / "logs"))
     events.Reload()
@@ -104,7 +104,7 @@ def test_it_only_adds_the_term(tmp_path: Path, key: Key) -> None:
     """Clipping and accumulation are as without the callback: a vanishing term, no change."""
     marked = trainer(
         tmp_path / "a",
-        NeuralMarkCallback(key, tensors=[NAME], strength=1e-30),
+        NeuralMarkCallback(key, tensors=[NAME], mode="gradient", strength=1e-30),
         gradient_accumulation_steps=2,
         max_grad_norm=0.1,
     )
@@ -118,7 +118,7 @@ def test_the_term_comes_once_a_step_and_after_clipping(tmp_path: Path, key: Key)
     """One step of SGD with everything clipped away moves the weights by the term alone."""
     model = gpt2()
     twin = gpt2()
-    callback = NeuralMarkCallback(key, tensors=[NAME], strength=3)
+    callback = NeuralMarkCallback(key, tensors=[NAME], mode="gradient", strength=3)
     trainer(
         tmp_path,
         callback,
@@ -130,7 +130,7 @@ def test_the_term_comes_once_a_step_and_after_clipping(tmp_path: Path, key: Key)
         learning_rate=1.0,
     ).train()
     optimizer = torch.optim.SGD(twin.parameters(), lr=1.0)
-    neuralmark.attach(twin, optimizer, key, tensors=[NAME], strength=3)
+    neuralmark.attach(twin, optimizer, key, tensors=[NAME], mode="gradient", strength=3)
     optimizer.step()
     torch.testing.assert_close(
         model.get_parameter(NAME), twin.get_parameter(NAME), rtol=1e-6, atol=1e-8
@@ -159,13 +159,18 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path, key: Key) -> None:
-    first = NeuralMarkCallback(key, tensors=[NAME])
+    first = NeuralMarkCallback(key, tensors=[NAME], mode="gradient")
     trainer(tmp_path, first, save_strategy="steps", save_steps=5).train()
     model = gpt2()
-    other = trainer(tmp_path, NeuralMarkCallback(key, tensors=[NAME], strength=2), model)
+    other = trainer(
+        tmp_path, NeuralMarkCallback(key, tensors=[NAME], mode="gradient", strength=2), model
+    )
     with pytest.raises(ParameterError, match="strength"):
         other.train(resume_from_checkpoint=True)
-    trainer(tmp_path / "b", NeuralMarkCallback(key, tensors=[NAME]), model).train()
+    usual = trainer(tmp_path, NeuralMarkCallback(key, tensors=[NAME]), model)
+    with pytest.raises(ParameterError, match=r"mode|strength"):
+        usual.train(resume_from_checkpoint=True)
+    trainer(tmp_path / "b", NeuralMarkCallback(key, tensors=[NAME], mode="gradient"), model).train()
 
 
 def test_training_that_broke_off_can_begin_again(tmp_path: Path, key: Key) -> None:
@@ -185,7 +190,7 @@ def test_training_that_broke_off_can_begin_again(tmp_path: Path, key: Key) -> No
 
 
 def test_weights_gone_wrong_are_logged_as_such(tmp_path: Path, key: Key) -> None:
-    callback = NeuralMarkCallback(key, tensors=[NAME])
+    callback = NeuralMarkCallback(key, tensors=[NAME], mode="gradient")
     run = trainer(tmp_path, callback, learning_rate=1e38, optim="sgd")
     with pytest.raises(neuralmark.errors.NonFiniteError):
         run.train()
@@ -196,4 +201,4 @@ def test_frozen_weights_are_refused_before_the_first_step(tmp_path: Path, key: K
     model = gpt2()
     model.get_parameter(NAME).requires_grad_(False)
     with pytest.raises(UnsuitableTensorError, match="frozen"):
-        trainer(tmp_path, NeuralMarkCallback(key, tensors=[NAME]), model).train()
+        trainer(tmp_path, NeuralMarkCallback(key, tensors=[NAME], mode="gradient"), model).train()
