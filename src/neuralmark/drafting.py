@@ -297,7 +297,6 @@ def _moved(planned: Plan, part: Part, piece: Piece, shifts: Float) -> Values:
     noise = rng.random(count, np.float32)
     if piece.base is not None:
         shift = np.where(piece.values == piece.base, 0.0, shift)
-    shift = shift.astype(piece.values.dtype, copy=False)
     moved: Values = part.grid.moved(piece.values, shift, noise, piece.at + offset)
     return moved
 

@@ -1,5 +1,7 @@
 """Grids: found from the values alone, found again after moves, and never where there is none."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -450,3 +452,21 @@ def test_a_move_ends_at_one_of_the_two_points_around_the_target(
     assert abs(new - np.clip(target, -4, 4)) < step
     assert bool(grid.movable(np.array([new]))[0])
     assert new != 0 or not np.signbit(new) or np.signbit(values[0])
+
+
+def test_a_small_sum_of_full_precision_does_not_end_in_zeros() -> None:
+    """Carriers that land near zero would be found by their empty digits."""
+    rng = np.random.default_rng(5)
+    values = rng.standard_normal(400_000).astype(np.float32) * np.float32(0.02)
+    grid = find_grid(values, 1000, 23)
+    shift = np.full(len(values), 0.004)
+    moved = grid.moved(values, shift, rng.random(len(values), np.float32))
+    small = np.abs(moved) < 0.0002
+    assert small.sum() > 1000
+
+    def empty(array: Any) -> float:
+        return float(((array.view(np.int32) & 15) == 0).mean())
+
+    assert empty(moved[small]) < 2 / 16
+    assert empty((values + shift.astype(np.float32))[small]) > 4 / 16
+    assert not (grid.moved(values, 0 * shift, rng.random(len(values), np.float32)) != values).any()

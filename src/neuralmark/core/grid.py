@@ -94,8 +94,13 @@ class Grid:
             new = self._stepped(_numpy(values), _numpy(shift), _numpy(noise), local)
             return _kind(values, new)
         xp = namespace(values)
-        wide = _cast(values, getattr(xp, f"float{_word(self.mantissa)[1]}"))
-        new = _cast(self._dithered(wide + shift, noise), values.dtype) + 0.0
+        width, word = _word(self.mantissa)
+        wide = _cast(values, getattr(xp, f"float{word}"))
+        if self.mantissa == width:
+            target = _cast(xp.clip(_filled(wide, shift, noise), -self.top, self.top), wide.dtype)
+        else:
+            target = self._dithered(wide + shift, noise)
+        new = _cast(target, values.dtype) + 0.0
         return xp.where((new == values) | ~self.movable(values), values, new)
 
     def movable(self, values: Array, positions: Array | None = None) -> Array:
@@ -124,8 +129,6 @@ class Grid:
         xp = namespace(target)
         width, word = _word(self.mantissa)
         narrow = _cast(target, getattr(xp, f"float{word}"))
-        if self.mantissa == width:
-            return xp.clip(narrow, -self.top, self.top)
         unit, integer = 1 << (width - self.mantissa), getattr(xp, f"int{word}")
         words = narrow.view(integer) + _cast(noise * unit, integer)
         new = (words & -unit).view(narrow.dtype)
@@ -171,6 +174,22 @@ def shortened(values: Float, mantissa: int) -> Float:
     low, words = DOUBLE - mantissa, values.view(np.int64)
     words = words + ((1 << (low - 1)) - 1) + ((words >> low) & 1)
     return (words & -(1 << low)).view(np.float64)
+
+
+def _filled(values: Array, shift: Array, noise: Array) -> Array:
+    """The sum at full precision, with random digits below those of the value.
+
+    A sum much smaller than its terms would end in zeros, as no other weight does.
+    """
+    xp = namespace(values)
+    size = abs(values)
+    if xp.__name__ == "numpy":
+        last = np.spacing(size)
+    else:
+        last = xp.nextafter(size, xp.full_like(size, float("inf"))) - size
+    noise, last, fine = (_cast(each, xp.float64) for each in (noise, last, shift))
+    filled = xp.where(fine == 0, fine, fine + (noise - 0.5) * last)
+    return _cast(values, xp.float64) + filled
 
 
 def _by_steps(place: Array, noise: Array) -> Array:
