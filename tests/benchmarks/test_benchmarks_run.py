@@ -40,3 +40,9 @@ def test_survival_on_a_small_tensor(tmp_path: Path) -> None:
     tables = document["tables"]
     assert isinstance(tables, list)
     assert len(tables) == 2
+
+
+def test_neighbouring_releases_show_nothing(tmp_path: Path) -> None:
+    arguments = ["--only", "neighbours", "--weights", "2e6", "--work", str(tmp_path / "work")]
+    document = run("locate", *arguments, cwd=tmp_path)
+    assert document["passed"]
