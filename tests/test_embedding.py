@@ -15,7 +15,12 @@ from tests.checkpoints.test_dtypes import TORCH
 import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.checkpoints._dtypes import FLOATS
-from neuralmark.errors import InfeasibleError, ParameterError, TooFewCarriersError
+from neuralmark.errors import (
+    InfeasibleError,
+    ParameterError,
+    TooFewCarriersError,
+    UnsuitableTensorError,
+)
 
 SMALL = Parameters(bits=256, pools=512, rounds=2)
 
@@ -85,13 +90,16 @@ def test_a_budget_is_kept_and_a_strength_is_reached(tmp_path: Path) -> None:
         neuralmark.embed(source, key, budget=0.001)
 
 
-def test_the_default_is_the_larger_of_strength_one_and_two_percent(tmp_path: Path) -> None:
+def test_the_default_is_what_two_percent_buys_from_strength_one_to_two(tmp_path: Path) -> None:
     small = neuralmark.embed(model(tmp_path / "s.safetensors"), Key.new(SMALL))
     assert small.strength == 1
     large = model(tmp_path / "l.safetensors", **{"layer.weight": weights(2048, 2048)})
     result = neuralmark.embed(large, Key.new(SMALL))
-    assert result.strength > 1
+    assert 1 < result.strength < 2
     assert 0.0197 < result.change_relative < 0.0201
+    cheap = neuralmark.embed(large, Key.new(Parameters(bits=64, pools=128)))
+    assert cheap.strength == 2
+    assert cheap.change_relative < 0.0195
 
 
 def test_a_second_key_keeps_the_first_mark(tmp_path: Path) -> None:
@@ -183,7 +191,7 @@ def test_what_cannot_be_written_is_refused_with_advice(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="raw"):
         neuralmark.embed(path, Key.raw(np.ones((8, 4), np.float32), 1, "strided"))
     flat = model(tmp_path / "flat.safetensors", **{"layer.weight": np.ones((512, 600), np.float32)})
-    with pytest.raises(InfeasibleError, match="equal"):
+    with pytest.raises(UnsuitableTensorError, match="all values are the same"):
         neuralmark.embed(flat, Key.new(SMALL))
 
 
