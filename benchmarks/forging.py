@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         ("order, 128 tensors", ForgeOrder(), many, None, True),
         ("order, native", ForgeOrder(against="native"), many, None, False),
         ("identity, private filter", ForgeIdentity(), layer, None, True),
-        ("identity, hashed filter", ForgeIdentity(filter="hashed"), layer, None, False),
+        ("identity, hashed filter", ForgeIdentity(filter="tiled"), layer, None, False),
     ]
     for scheme in ("vanillamark", "votemark", "neuralmark"):
         own, key = marked(scheme, layer)

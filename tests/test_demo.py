@@ -17,9 +17,9 @@ def test_the_demo_marks_verifies_damages_and_reports(tmp_path: Path) -> None:
     assert unmarked.accuracy > 0.94
     assert abs(marked.accuracy - unmarked.accuracy) < 0.02
     assert sum(bool(row.verified) for row in damaged) >= 4
-    clean, gradient, projection = outcome.trained
+    clean, gradient, projection, published = outcome.trained
     assert clean.verdict is None
-    for trained in (gradient, projection):
+    for trained in (gradient, projection, published):
         assert trained.verdict is not None
         assert trained.verdict.verified
         assert trained.history[-1].accuracy > clean.history[-1].accuracy - 0.03
@@ -27,8 +27,21 @@ def test_the_demo_marks_verifies_damages_and_reports(tmp_path: Path) -> None:
     assert projection.verdict.matched == 256
     assert all(epoch.rate == 1 for epoch in projection.history)
     assert projection.moved < gradient.moved
+    as_published, *ours = outcome.exposures
+    assert as_published.verified == (True, False)
+    assert as_published.found.startswith("stood out: ")
+    assert len(ours) == 3
+    for exposed in ours:
+        assert exposed.verified == (True, True)
+        assert exposed.found.startswith("nothing stood out")
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
-    for words in ("Marked while training", "embedding loss", "random pruning", "<svg"):
+    for words in (
+        "Marked while training",
+        "embedding loss",
+        "random pruning",
+        "<svg",
+        "A thief looks",
+    ):
         assert words in page
     assert (tmp_path / "demo" / "verdict.html").exists()
     claim = json.loads((tmp_path / "demo" / "marked.safetensors.claim.json").read_text())
