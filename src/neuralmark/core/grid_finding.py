@@ -67,7 +67,7 @@ def _require_spread(values: Values, file_mantissa: int) -> float:
     if low == high:
         raise UnsuitableTensorError("all values are the same")
     kind = np.float64 if file_mantissa == DOUBLE else np.float32
-    if top * top < np.finfo(kind).tiny:
+    if top * top < float(np.finfo(kind).tiny):
         raise UnsuitableTensorError("the values are so small that their squares vanish")
     return top
 
