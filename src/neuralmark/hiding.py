@@ -14,7 +14,7 @@ from neuralmark.surveying import Survey
 
 LEAST_STRENGTH = 1.0
 """Weaker marks do not survive much; none is written unless the owner asks for it."""
-WELL_HIDDEN, HIDDEN = 0.55, 0.6
+WELL_HIDDEN, HIDDEN = 0.58, 0.6
 """How well who has the public base may find the moved weights: what is aimed at, and the limit."""
 MERGED = 0.5
 """An update with more of its energy in a part of low rank than this is a merged adapter."""
@@ -24,20 +24,18 @@ _HALVINGS = 6
 def exposed(found: Survey, shifts: Float, seed: int) -> float | None:
     """How well the moved weights are told from the others by what fine-tuning does not explain.
 
-    An AUC over a sample of the weights that may move (0.5: not at all); None without a base.
+    An AUC over a sample of all weights (0.5: not at all); None without a base.
     """
     moved, still = [], []
     carriers, rng = found.reading.carriers, np.random.default_rng([seed, 1])
     for sample in found.samples:
         part = found.parts[sample.part]
         assert part.grid is not None
-        index = sample.carrier[sample.movable]
-        ours = (index >= 0) & (index < carriers.size)
+        index, old = sample.carrier, sample.values
+        ours = sample.movable & (index >= 0) & (index < carriers.size)
         shift = np.where(ours, part.reach * shifts[index % carriers.pools], 0.0)
-        old, noise = sample.values[sample.movable], rng.random(len(index), np.float32)
-        places = sample.places[sample.movable]
-        new = part.grid.moved(old, shift.astype(old.dtype), noise, places)
-        score = np.abs(sample.residual[sample.movable] + (new - old)) / part.reach
+        new = part.grid.moved(old, shift, rng.random(len(index), np.float32), sample.places)
+        score = np.abs(sample.residual + (new - old)) / part.reach
         moved.append(score[new != old])
         still.append(score[new == old])
     if not any(map(len, moved)) or not any(map(len, still)):
