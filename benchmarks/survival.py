@@ -23,7 +23,7 @@ from neuralmark.checkpoints import open_checkpoint
 from neuralmark.checkpoints._dtypes import encode
 from neuralmark.core.readout import scatter_unit
 from neuralmark.placement import catalogue, placement_of, select
-from neuralmark.reading import read_marked, require_carriers
+from neuralmark.reading import Attempt, read_marked, require_carriers
 from neuralmark.verification import margins_of
 
 Weights = npt.NDArray[np.float32]
@@ -174,7 +174,8 @@ def smallest_share(source: Path, marked: Path, key: neuralmark.Key) -> float:
         chosen = select(catalogue(checkpoint), [NAME])
         mark = key.at(placement_of(chosen))
         carriers = require_carriers(mark, placement_of(chosen))
-        pooled.append(read_marked(checkpoint, chosen, carriers).pooled)
+        attempt = Attempt(placement_of(chosen), chosen, "names")
+        pooled.append(read_marked(checkpoint, attempt, carriers).pooled)
     return float(margins_of(mark, pooled[1]).min() / scatter_unit(pooled[0]))
 
 

@@ -1,53 +1,46 @@
 """The ways of reading a suspect for a key, fixed before anything is read: each is one trial."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from neuralmark import schemes
+from neuralmark import coverage, schemes
 from neuralmark.core.key import Placement
-from neuralmark.errors import ClaimMismatchError, TooFewCarriersError, UnknownTensorError
+from neuralmark.errors import ClaimMismatchError, TooFewCarriersError
 from neuralmark.keyfile import Key
-from neuralmark.placement import (
-    ALL,
-    QUICK,
-    WIDE,
-    Tensor,
-    auto,
-    natural,
-    placement_of,
-    require_usable,
-    select,
-    suggestion,
+from neuralmark.naming import (
+    Renaming,
+    Table,
+    by_canonical,
+    choices,
+    renamings,
+    views,
+    with_prefixes,
+    without_prefixes,
 )
-from neuralmark.records import Claim
+from neuralmark.placement import ALL, QUICK, WIDE, Tensor, auto, placement_of, select
+from neuralmark.reading import Attempt
+from neuralmark.records import Claim, Gap
 
+__all__ = ["Attempt", "attempts_for", "check_claim", "claimed", "gaps_of", "searched"]
 
-@dataclass(frozen=True)
-class Attempt:
-    """One way of reading the suspect: the placement of the key, and the tensors read for it."""
-
-    placement: Placement
-    tensors: tuple[Tensor, ...]
-    mapping: str
-    transposed: bool = False
-
-    @property
-    def reading_of(self) -> tuple[tuple[str, ...], bool]:
-        """What is read, and which way round: the same twice is one trial."""
-        return tuple(tensor.info.name for tensor in self.tensors), self.transposed
+LEAST_SHARE = 0.125
+"""With fewer of the claimed weights than this, no mark could be read: not tried."""
 
 
 def attempts_for(
     known: Sequence[Tensor], key: Key, claim: Claim | None, names: Sequence[str] | None
 ) -> list[Attempt]:
-    """By claim or by names, only there; else the `auto` lists and every tensor large enough."""
+    """By claim or by names, only there; else the `auto` lists and every tensor large enough.
+
+    None at all where nothing of what is looked for can be read.
+    """
     if claim is not None:
         check_claim(claim, key)
         return claimed(known, claim.placement)
     if names:
         chosen = select(known, names)
-        return [Attempt(placement_of(chosen), chosen, "names")]
+        return _and_by_rows([Attempt(placement_of(chosen), chosen, "names")])
     return searched(known, key)
 
 
@@ -71,76 +64,117 @@ def check_claim(claim: Claim, key: Key) -> None:
 
 
 def claimed(known: Sequence[Tensor], placement: Placement) -> list[Attempt]:
-    """Map the claim's tensors to the suspect's: by name, else by order among equal shapes.
+    """The claim's tensors by name, or by name under one common prefix; as stored, or turned.
 
-    The order is that of appearance, and that of the names (2 before 10) where it differs.
+    What is not there is read as zeros. Then all of it again with every output row divided by its
+    root mean square, which undoes the folding of a norm into the layer before it.
     """
-    by_name = {tensor.name: tensor for tensor in known}
-    if all(name in by_name for name, _ in placement):
-        chosen = tuple(by_name[name] for name, _ in placement)
-        for tensor in chosen:
-            require_usable(tensor)
-        for transposed in (False, True):
-            if _fits(chosen, placement, transposed):
-                return [Attempt(placement, chosen, "names", transposed)]
-    orders = (list(known), sorted(known, key=lambda tensor: natural(tensor.name)))
-    ways = [_by_shape(order, placement, turned) for turned in (False, True) for order in orders]
-    attempts = list({way.reading_of: way for way in ways if way is not None}.values())
-    if not attempts:
-        name, shape = next(((n, s) for n, s in placement if n not in by_name), placement[0])
-        found = f" (here it has the shape {by_name[name].info.shape})" if name in by_name else ""
-        raise UnknownTensorError(
-            f"the claim's tensor {name!r} of shape {shape} is not in this model{found},"
-            f" nor are tensors of the same shapes{suggestion(name, by_name)}"
-        )
-    return attempts
+    table = by_canonical(known)
+    ways: dict[object, Attempt] = {}
+    for renaming in renamings(table, placement):
+        stored = list(_under(renaming, table, placement, transposed=False))
+        turned = list(_under(renaming, table, placement, transposed=True))
+        if turned and (not stored or _found(turned[0]) > _found(stored[0])):
+            stored += turned
+        for way in stored:
+            ways.setdefault(way.reading_of, way)
+    return _and_by_rows(list(ways.values()))
+
+
+def _and_by_rows(ways: list[Attempt]) -> list[Attempt]:
+    """Every way a second time with levelled rows, where there are matrices or kernels."""
+    return ways + [
+        replace(way, by_rows=True)
+        for way in ways
+        if any(len(shape) > 1 for _, shape in way.placement)
+    ]
+
+
+def _under(
+    renaming: Renaming, table: Table, placement: Placement, *, transposed: bool
+) -> Iterator[Attempt]:
+    """The claim's tensors under one renaming, with every choice among tensors of one name."""
+    if transposed and any(len(shape) != 2 for _, shape in placement):
+        return
+    candidates, gaps = [], []
+    for name, shape in placement:
+        near = table.get(renaming.suspects(name) or "", ())
+        wanted = shape[::-1] if transposed else shape
+        candidates.append([t for t in near if t.info.shape == wanted and t.obstacle is None])
+        if not candidates[-1]:
+            gaps.append(_gap(name, shape, near))
+    total = sum(math.prod(shape) for _, shape in placement)
+    found = total - sum(gap.weights for gap in gaps)
+    if len(gaps) == len(placement) or found < LEAST_SHARE * total:
+        return
+    for chosen in choices(candidates):
+        yield Attempt(placement, chosen, renaming.mapping, transposed, gaps=tuple(gaps))
+
+
+def _gap(name: str, shape: tuple[int, ...], near: Sequence[Tensor]) -> Gap:
+    """Why nothing can be read for an entry."""
+    size = math.prod(shape)
+    hidden = next((t for t in near if t.obstacle is not None and coverage.holds_weights(t)), None)
+    if hidden is not None:
+        return Gap(name, size, hidden.obstacle or "", stored=True)
+    if near:
+        return Gap(name, size, f"it has the shape {near[0].info.shape} instead of {shape}")
+    return Gap(name, size, "it is not there")
+
+
+def gaps_of(known: Sequence[Tensor], placement: Placement) -> tuple[Gap, ...]:
+    """Why each tensor of a placement cannot be read, where none of them can be."""
+    table = by_canonical(known)
+    return tuple(_gap(name, shape, table.get(name, ())) for name, shape in placement)
+
+
+def _found(attempt: Attempt) -> int:
+    return sum(tensor.info.size for tensor in attempt.read_tensors())
 
 
 def searched(known: Sequence[Tensor], key: Key) -> list[Attempt]:
-    """The lists that `auto` chooses, and every single tensor that is large enough."""
-    parameters = key.parameters
-    scheme = schemes.get(parameters.scheme)
-    lists = [auto(known, parameters, spread).tensors for spread in (WIDE, QUICK)]
-    lists += [(tensor,) for tensor in known if tensor.obstacle is None]
-    lists.append(auto(known, parameters, ALL).tensors)  # the most to read comes last
-    attempts: dict[Placement, Attempt] = {}
-    for chosen in lists:
-        placement = placement_of(chosen)
-        if placement and scheme.room(parameters, placement) >= 1:
-            attempts.setdefault(placement, Attempt(placement, chosen, "search"))
-    if not attempts:
-        least = parameters.pools * 2**parameters.rounds
+    """The lists that `auto` chooses, also under common prefixes, and every tensor large enough."""
+    ways: dict[object, Attempt] = {}
+    for attempt in _all_places(known, key):
+        ways.setdefault(attempt.reading_of, attempt)
+    if not ways and not coverage.unreadable(known):
+        least = key.parameters.pools * 2**key.parameters.rounds
         least_words = f"{least:,} weights at least; " if least else ""
         usable = sum(tensor.obstacle is None for tensor in known)
         raise TooFewCarriersError(
             f"no tensor of this model is large enough for this key"
             f" ({least_words}{usable} of {len(known)} tensors are usable): give --claim or --tensor"
         )
-    return list(attempts.values())
+    return list(ways.values())
 
 
-def _fits(chosen: Sequence[Tensor], placement: Placement, transposed: bool) -> bool:
-    shapes = [tensor.info.shape for tensor in chosen]
-    if transposed:
-        return all(
-            len(shape) == 2 and shape[::-1] == wanted
-            for shape, (_, wanted) in zip(shapes, placement, strict=True)
-        )
-    return all(shape == wanted for shape, (_, wanted) in zip(shapes, placement, strict=True))
+def _all_places(known: Sequence[Tensor], key: Key) -> Iterator[Attempt]:
+    """What is most likely, and quick to read, comes first."""
+    several = views(known)
+    for view in several:
+        yield from _lists(view, key, (WIDE, QUICK))
+    for tensor in known:
+        if tensor.obstacle is None:
+            yield from _places([(replace(tensor, name=tensor.canonical),)], key)
+    for view in several:
+        for renamed in (*without_prefixes(view), *with_prefixes(view)):
+            for attempt in _lists(renamed, key, (WIDE, QUICK)):
+                yield replace(attempt, mapping="prefix")
+    for view in several:
+        for attempt in _lists(view, key, (WIDE, QUICK)):
+            yield replace(attempt, by_rows=True)
+    for view in several:
+        yield from _lists(view, key, (ALL,))
 
 
-def _by_shape(known: Sequence[Tensor], placement: Placement, transposed: bool) -> Attempt | None:
-    """The fixed rule: the i-th tensor of a shape in the claim is the i-th one in the suspect."""
-    if transposed and any(len(shape) != 2 for _, shape in placement):
-        return None
-    usable = sorted(
-        (tensor for tensor in known if tensor.obstacle is None), key=lambda t: t.info.shape
-    )
-    stock = {shape: iter(list(group)) for shape, group in groupby(usable, lambda t: t.info.shape)}
-    chosen = []
-    for _, shape in placement:
-        tensor = next(stock.get(shape[::-1] if transposed else shape, iter(())), None)
-        if tensor is None:
-            return None
-        chosen.append(tensor)
-    return Attempt(placement, tuple(chosen), "shapes", transposed)
+def _lists(view: Sequence[Tensor], key: Key, spreads: Iterable[str]) -> Iterator[Attempt]:
+    return _places([auto(view, key.parameters, spread).tensors for spread in spreads], key)
+
+
+def _places(lists: Iterable[tuple[Tensor, ...]], key: Key) -> Iterator[Attempt]:
+    """Those of the lists that have room for the key."""
+    scheme = schemes.get(key.parameters.scheme)
+    for chosen in lists:
+        placement = placement_of(chosen)
+        if placement and scheme.room(key.parameters, placement) >= 1:
+            yield Attempt(placement, chosen, "search")

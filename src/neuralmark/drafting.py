@@ -22,6 +22,7 @@ from neuralmark.core.imprint import (
     strength_for,
 )
 from neuralmark.core.key import Float, Mark, Placement
+from neuralmark.coverage import require_readable
 from neuralmark.errors import (
     InfeasibleError,
     ParameterError,
@@ -210,6 +211,8 @@ def plan(
         )
     require_writable(key)
     known = catalogue(checkpoint)
+    if not tensors:
+        require_readable(known, str(checkpoint.path))
     chosen = select(known, tensors) if tensors else auto(known, key.parameters, spread).tensors
     if not chosen:
         raise TooFewCarriersError(

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from neuralmark import files
-from neuralmark.attempts import Attempt
 from neuralmark.checking import Check, strongest
 from neuralmark.checkpoints import Checkpoint, open_checkpoint, open_file, root_of
 from neuralmark.checkpoints import _journal as journal
@@ -27,12 +26,13 @@ from neuralmark.errors import (
     ParameterError,
     RecordError,
 )
+from neuralmark.judging import Looked, judge
 from neuralmark.keyfile import Key
 from neuralmark.placement import MIN_PER_POOL, WIDE
-from neuralmark.reading import FileSuspect, Progress, digest_of
+from neuralmark.reading import Attempt, FileSuspect, Progress, digest_of
 from neuralmark.records import Claim, Digest, Verdict
 from neuralmark.spanning import draft_in_span
-from neuralmark.verification import find, judge, verify
+from neuralmark.verification import find, verify
 
 CLAIM_IN_FOLDER = "neuralmark.claim.json"
 
@@ -276,7 +276,7 @@ def _reread(drafted: Draft, path: Path, label: str, progress: Progress | None) -
     written = FileSuspect(open_file(path), label)
     attempt = Attempt(drafted.placement, drafted.tensors, "names")
     finding = find(written, drafted.key, attempt, progress)
-    verdict = judge(finding, written, drafted.key, 1)
+    verdict = judge(finding, written, drafted.key, Looked.at(written, [attempt]))
     if verdict.matched != verdict.bits:
         raise InfeasibleError(
             f"only {verdict.matched} of {verdict.bits} bits were read back from the written file"

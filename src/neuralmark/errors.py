@@ -33,6 +33,7 @@ NeuralMarkError
     │   ├── UnknownFormatError     no known format
     │   ├── MalformedError         truncated, overlapping, lying
     │   ├── UnsafeError            would leave its folder, exhaust memory, or need its code run
+    │   ├── UnreadableError        its weights are stored in a form that cannot be read
     │   └── InterruptedEmbedError  an in-place embedding was cut short; recover first
     └── NonFiniteError             NaN or infinity where the mark is read
 """
@@ -178,9 +179,18 @@ class UnsafeError(CheckpointError):
     """The file reaches outside its folder, would exhaust memory, or cannot be read unexecuted."""
 
 
+class UnreadableError(CheckpointError):
+    """A good part of the weights is stored in a form that cannot be read: quantised, packed."""
+
+
 class InterruptedEmbedError(CheckpointError):
     """An in-place embedding was cut short; the file must be recovered first."""
 
 
 class NonFiniteError(InputError):
     """NaN or infinity where the mark is read."""
+
+    def __init__(self, message: str, tensor: str | None = None) -> None:
+        """`tensor` is the stored name of the one that holds it, where that is known."""
+        super().__init__(message)
+        self.tensor = tensor

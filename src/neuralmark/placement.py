@@ -89,6 +89,11 @@ class Tensor:
     """Whether it shares its bytes with a tensor before it; `auto` leaves it alone."""
 
     @property
+    def canonical(self) -> str:
+        """Its canonical name, also where another tensor has the same."""
+        return canonical_name(self.info.name)
+
+    @property
     def obstacle(self) -> str | None:
         """Why it cannot carry a mark as it is stored, or None."""
         return self.info.obstacle
@@ -142,10 +147,15 @@ def catalogue_of(infos: Sequence[TensorInfo]) -> list[Tensor]:
     return tensors
 
 
+def is_companion(name: str) -> bool:
+    """Whether a tensor of this name holds the scales or zero points of a quantised one."""
+    return _COMPANION.search(name) is not None
+
+
 def _obstacle(info: TensorInfo, stored: set[str]) -> str | None:
     if info.size == 0:
         return "it has no elements"
-    if _COMPANION.search(info.name):
+    if is_companion(info.name):
         return "it holds the scales of a quantised tensor, not weights"
     if info.dtype not in FLOATS:
         hint = ""
@@ -275,8 +285,15 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     >>> sorted(["l.10.w", "l.2.w"], key=natural)
     ['l.2.w', 'l.10.w']
     """
-    parts = re.split(r"([0-9]+)", name)
-    return tuple((0, int(p), p) if p.isdigit() and p.isascii() else (1, 0, p) for p in parts)
+    return tuple(_ranked(part) for part in re.split(r"([0-9]+)", name))
+
+
+def _ranked(part: str) -> tuple[int, int, str]:
+    """Numbers by their digits, never as numbers: a name may have thousands of them."""
+    if not (part.isdigit() and part.isascii()):
+        return 1, 0, part
+    digits = part.lstrip("0")
+    return 0, len(digits), f"{digits} {part}"
 
 
 def fitting_parameters(

@@ -5,10 +5,9 @@ Memory is a few pieces of CHUNK_BYTES, whatever the size of the model.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark import schemes
-from neuralmark.checkpoints import Checkpoint, TensorInfo
+from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints._base import CHUNK_BYTES
 from neuralmark.checkpoints._dtypes import ITEMSIZE, Raw, decode
 from neuralmark.core import readout
@@ -24,11 +23,44 @@ from neuralmark.core.carriers import Carriers, Positions
 from neuralmark.core.encoding import canonical_json
 from neuralmark.core.key import Float, Mark, Placement
 from neuralmark.errors import NonFiniteError, TooFewCarriersError
+from neuralmark.levelling import Rows, stored, turned
 from neuralmark.placement import Tensor, catalogue
-from neuralmark.records import Digest
+from neuralmark.records import Digest, Gap
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, bytes done, bytes in all."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One way of reading a suspect: the placement of the key, and what is read for each entry."""
+
+    placement: Placement
+    tensors: tuple[Tensor | None, ...]
+    """None where the suspect has no such tensor: zeros stand for it."""
+    mapping: str
+    transposed: bool = False
+    by_rows: bool = False
+    """Whether every output row is divided by its root mean square."""
+    gaps: tuple[Gap, ...] = ()
+    """The entries for which nothing is read, and why."""
+
+    @property
+    def reading_of(self) -> tuple[object, ...]:
+        """What is read for which key, and how: the same twice is one trial."""
+        names = tuple(None if tensor is None else tensor.info.name for tensor in self.tensors)
+        return self.placement, names, self.transposed, self.by_rows
+
+    def parts(self) -> Iterator[tuple[str, int, Tensor | None]]:
+        """Name, start and tensor of each entry, laid end to end."""
+        start = 0
+        for (name, shape), tensor in zip(self.placement, self.tensors, strict=True):
+            yield name, start, tensor
+            start += math.prod(shape)
+
+    def read_tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that are there."""
+        return tuple(tensor for tensor in self.tensors if tensor is not None)
 
 
 @dataclass(frozen=True)
@@ -71,26 +103,29 @@ def require_carriers(mark: Mark, placement: Placement) -> Carriers:
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite is found below, and named
 def read_marked(
     checkpoint: Checkpoint,
-    tensors: Sequence[Tensor],
+    attempt: Attempt,
     carriers: Carriers,
-    *,
-    transposed: bool = False,
     progress: Progress | None = None,
 ) -> Reading:
     """Read the tensors, laid end to end, and pool their carriers."""
     sums, squares, norm = np.zeros(carriers.pools), 0.0, 0.0
     digests: dict[str, str] = {}
-    start = done = 0
-    size = sum(tensor.info.nbytes for tensor in tensors)
+    done, size = 0, sum(tensor.info.nbytes for tensor in attempt.read_tensors())
     room = np.empty(CHUNK_BYTES // 2, np.uint32)
     places = np.empty(CHUNK_BYTES, np.float32)
-    for tensor, end in zip(tensors, _ends(tensors), strict=True):
+    for name, start, tensor in attempt.parts():
+        if tensor is None:
+            continue  # zeros add nothing to any sum
+        end = start + tensor.info.size
+        rows = Rows.of(checkpoint, tensor.info, attempt.transposed) if attempt.by_rows else None
         with ThreadPoolExecutor(2) as others:
             ahead = _Ahead(carriers, others)
-            for raw in _hashed(checkpoint, tensor, transposed, digests, others):
+            for raw in _hashed(checkpoint, tensor, attempt.transposed, digests, others, name):
                 count = len(raw) // ITEMSIZE[tensor.info.dtype]
                 finding = ahead.between(start, start + count, end)
-                values = decode(raw, tensor.info.dtype, None if transposed else room)
+                values = decode(raw, tensor.info.dtype, None if attempt.transposed else room)
+                if rows is not None:
+                    values = rows.levelled(values)
                 norm += _squared_norm(values)
                 first, at = finding.result()
                 chosen = _taken(values, at, places)
@@ -101,14 +136,20 @@ def read_marked(
                 if progress:
                     progress("reading", done, size)
         if not (np.isfinite(sums).all() and math.isfinite(squares)):
-            raise NonFiniteError(
-                f"weights of {tensor.name!r} that carry the mark are NaN or infinite: no bit can be"
-                " read from them; ask for an intact copy, or set them to 0 in one and say so"
-            )
+            raise not_finite(tensor)
     pooled = sums / max(carriers.per_pool, 1)
     spread = squares - carriers.per_pool * float(pooled @ pooled)
     within = math.sqrt(max(spread, 0.0) / max(carriers.size - carriers.pools, 1))
     return Reading(carriers, pooled, within, math.sqrt(norm), digests)
+
+
+def not_finite(tensor: Tensor) -> NonFiniteError:
+    """The error for carriers that are no numbers; it knows the tensor's stored name."""
+    return NonFiniteError(
+        f"weights of {tensor.name!r} that carry the mark are NaN or infinite: no bit can be"
+        " read from them; ask for an intact copy, or set them to 0 in one and say so",
+        tensor.info.name,
+    )
 
 
 class Suspect(Protocol):
@@ -122,14 +163,9 @@ class Suspect(Protocol):
         """All its tensors, in its order."""
 
     def read(
-        self,
-        tensors: Sequence[Tensor],
-        carriers: Carriers,
-        *,
-        transposed: bool = False,
-        progress: Progress | None = None,
+        self, attempt: Attempt, carriers: Carriers, progress: Progress | None = None
     ) -> Reading:
-        """Pool the carriers of these tensors, laid end to end."""
+        """Pool the carriers of the attempt's tensors, laid end to end."""
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
         """Its digest, given those of the tensors read."""
@@ -147,17 +183,10 @@ class FileSuspect:
         return catalogue(self.checkpoint)
 
     def read(
-        self,
-        tensors: Sequence[Tensor],
-        carriers: Carriers,
-        *,
-        transposed: bool = False,
-        progress: Progress | None = None,
+        self, attempt: Attempt, carriers: Carriers, progress: Progress | None = None
     ) -> Reading:
         """Stream the tensors once."""
-        return read_marked(
-            self.checkpoint, tensors, carriers, transposed=transposed, progress=progress
-        )
+        return read_marked(self.checkpoint, attempt, carriers, progress)
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
         """Headers, tensors read, and whole files on request."""
@@ -194,11 +223,6 @@ class _Ahead:
         return self._others.submit(self._carriers.between, low, high)
 
 
-def _ends(tensors: Sequence[Tensor]) -> Iterator[int]:
-    """Where each tensor ends when they are laid end to end."""
-    return accumulate(tensor.info.size for tensor in tensors)
-
-
 def _taken(
     values: npt.NDArray[np.floating], at: Positions, room: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.floating]:
@@ -214,26 +238,18 @@ def _hashed(
     transposed: bool,
     digests: dict[str, str],
     others: ThreadPoolExecutor,
+    name: str,
 ) -> Iterator[Raw]:
     """Stored pieces of a tensor, hashed in another thread while the caller works on them.
 
     A transposed tensor is read whole and turned.
     """
     digest = hashlib.sha256()
-    pieces: Iterator[Raw] = checkpoint.read(tensor.info.name)
-    if transposed:
-        pieces = iter([np.concatenate([piece.copy() for piece in pieces])])
-    for piece in pieces:
+    for piece in stored(checkpoint, tensor.info, transposed):
         hashing = others.submit(digest.update, piece.data)
-        yield _turned(piece, tensor.info) if transposed else piece
+        yield turned(piece, tensor.info) if transposed else piece
         hashing.result()  # the buffer is used again
-    digests[tensor.name] = digest.hexdigest()
-
-
-def _turned(whole: Raw, info: TensorInfo) -> Raw:
-    """The bytes of the transposed matrix."""
-    elements = whole.reshape(*info.shape, len(whole) // info.size)
-    return np.ascontiguousarray(elements.transpose(1, 0, 2)).reshape(-1)
+    digests[name] = digest.hexdigest()
 
 
 def _squared_norm(values: npt.NDArray[np.floating]) -> float:

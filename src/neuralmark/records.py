@@ -1,7 +1,7 @@
 """Claim and Verdict: frozen, versioned, JSON (docs/formats.md)."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from neuralmark import files, schemes
@@ -13,11 +13,17 @@ from neuralmark.errors import ParameterError, RecordError
 CLAIM_FORMAT = "neuralmark-claim"
 VERDICT_FORMAT = "neuralmark-verdict/1"
 MAX_CLAIM = 16 << 20
+PUBLIC = (
+    *("format", "version", "verified", "status", "matched", "bits", "rate", "boundary"),
+    *("bound_log2", "bound_holds", "full_match_bound_log2", "trials", "fingerprint"),
+)
+"""What the public view of a verdict takes over from the full one."""
 
 VERIFIED = "verified"
 NOT_VERIFIED = "not-verified"
 UNPROVEN = "matches-unproven"
 UNPROVABLE = "unprovable"
+UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,43 @@ class TensorRead:
 
 
 @dataclass(frozen=True)
+class Gap:
+    """A tensor that the key was derived for and that was not read: zeros stand in its place."""
+
+    name: str
+    weights: int
+    why: str
+    stored: bool = False
+    """Whether it is in the model, but in a form that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many weights a verdict rests on."""
+
+    in_model: int
+    """Weights of the whole model, as far as its headers tell."""
+    looked_at: int
+    """Those of them that some way of looking read."""
+    wanted: int
+    """Weights that were to be read: of the tensors named or claimed, or of the whole model."""
+    unreadable: int = 0
+    """Those of them that are there, but in a form that cannot be read."""
+    why: str = ""
+    """What that form is."""
+
+    @property
+    def share(self) -> float:
+        """Share of the model's weights that was looked at."""
+        return self.looked_at / self.in_model if self.in_model else 0.0
+
+    @property
+    def unreadable_share(self) -> float:
+        """Share of what was to be read that could not be."""
+        return self.unreadable / self.wanted if self.wanted else 0.0
+
+
+@dataclass(frozen=True)
 class Histogram:
     """Counts of bits by margin, apart for those that match and those that do not."""
 
@@ -154,11 +197,13 @@ class Verdict:
     smallest_margin: float
     median_margin: float
     margin_histogram: Histogram
-    match_map: str
     certified_radius: float | None
     certified_radius_relative: float | None
     model: str
     checkpoint_digest: Digest
+    coverage: Coverage
+    missing: tuple[Gap, ...] = ()
+    scaling: str = "stored"
     version: str = __version__
 
     @property
@@ -180,14 +225,28 @@ class Verdict:
         """Refuse to be a bare truth value: ask for `.verified`."""
         raise TypeError("a Verdict is more than a bool: use verdict.verified")
 
+    def public_dict(self) -> dict[str, Any]:
+        """What may be published: counts, bound and status, of which key and which file.
+
+        Nothing that a stranger who hands in suspects could learn the key's bits from, and not
+        which tensors carry the mark.
+        """
+        whole = self.to_dict()
+        return {name: whole[name] for name in PUBLIC} | {
+            "view": "public",
+            "model": PurePath(self.model).name,
+            "files": self.checkpoint_digest.files,
+        }
+
     def to_dict(self) -> dict[str, Any]:
-        """The whole evidence, as `neuralmark verify --json` prints it."""
+        """The whole evidence, as `neuralmark verify --json` prints it; for owner and judge."""
         radius = None
         if self.certified_radius is not None:
             relative = self.certified_radius_relative
             radius = {"absolute": self.certified_radius, "relative": relative}
         return {
             "format": VERDICT_FORMAT,
+            "view": "full",
             "version": self.version,
             "verified": self.verified,
             "status": self.status,
@@ -208,13 +267,15 @@ class Verdict:
             "tensors": [asdict(tensor) | {"shape": list(tensor.shape)} for tensor in self.tensors],
             "mapping": self.mapping,
             "orientation": self.orientation,
+            "scaling": self.scaling,
+            "missing": [asdict(gap) for gap in self.missing],
+            "coverage": asdict(self.coverage) | {"share": self.coverage.share},
             "margins": {
                 "smallest": self.smallest_margin,
                 "median": self.median_margin,
                 "unit": self.margin_unit,
             },
             "margin_histogram": {k: list(v) for k, v in asdict(self.margin_histogram).items()},
-            "match_map": self.match_map,
             "certified_radius": radius,
             "model": self.model,
             "checkpoint_digest": asdict(self.checkpoint_digest),

@@ -549,7 +549,7 @@ def summary(verdict: Verdict) -> Result:
     return {
         "verified": verdict.verified,
         "matched": verdict.matched,
-        "map": verdict.match_map,
+        "map": list(verdict.margin_histogram.matched),
         "margins": [verdict.smallest_margin, verdict.median_margin],
         "radius": verdict.certified_radius,
         "radius_relative": verdict.certified_radius_relative,

@@ -109,7 +109,7 @@ def test_the_readme_python_runs_as_it_stands(
 ) -> None:
     monkeypatch.chdir(folder)
     exec(compile(block("For the owner: three commands", "python"), "README.md", "exec"), {})
-    assert "True 256 256 -256.0" in capsys.readouterr().out
+    assert "True 256 256 -255.0" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -13,10 +13,10 @@ import neuralmark
 from neuralmark.core import bound
 from neuralmark.core.key import Parameters
 from neuralmark.errors import RecordError
-from neuralmark.records import Digest, Histogram, TensorRead, Verdict
+from neuralmark.judging import RAW_REASON
+from neuralmark.records import PUBLIC, Coverage, Digest, Gap, Histogram, TensorRead, Verdict
 from neuralmark.reports import page, svg
-from neuralmark.reports.verdict import match_cells, verdict_page
-from neuralmark.verification import RAW_REASON
+from neuralmark.reports.verdict import verdict_page
 
 VOID = {"meta", "br", "wbr"}
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=\"a('b')\">&amp;\u202e\x00\ud800"
@@ -88,11 +88,11 @@ def verdict_of(cells: np.ndarray, **changes: object) -> Verdict:
             tuple(np.histogram(margins[cells], edges)[0].tolist()),
             tuple(np.histogram(margins[~cells], edges)[0].tolist()),
         ),
-        match_map=np.packbits(cells).tobytes().hex(),
         certified_radius=0.06159,
         certified_radius_relative=0.00299,
         model="models/suspect.safetensors",
         checkpoint_digest=Digest("ab" * 32, {"layer.weight": "cd" * 32}),
+        coverage=Coverage(4096, 2048, 2048),
     )
     return replace(plain, **changes)  # type: ignore[arg-type]
 
@@ -126,8 +126,7 @@ def test_nothing_secret_is_on_the_page(
     markup = verdict_page(verdict)
     shown = read(markup).text + markup
     watermark = key.at(verdict.placement).bits
-    extracted = watermark ^ np.array(match_cells(verdict), np.uint8) ^ 1
-    for bits in (watermark, 1 - watermark, extracted, 1 - extracted):
+    for bits in (watermark, 1 - watermark):
         assert np.packbits(bits).tobytes().hex() not in shown.lower()
         assert "".join(map(str, bits)) not in shown
     assert key.secret is not None
@@ -141,7 +140,8 @@ def test_the_page_of_a_real_verdict(marked: tuple[neuralmark.Key, Path, Path]) -
     markup = verdict_page(verdict)
     assert markup == verdict_page(verdict)
     words = read(markup).text
-    assert "2<sup>−256</sup>" in markup
+    assert page.power_of_two(verdict.bound_log2) in markup
+    assert verdict.bound_log2 < -250
     assert "even against someone who knows the key" in words
     for value in [
         verdict.checkpoint_digest.headers,
@@ -228,6 +228,7 @@ def test_the_largest_map_stays_small() -> None:
             "Matches, but unproven",
         ),
         ({"status": "unprovable", "boundary": None}, "Cannot be proven with so few bits"),
+        ({"status": "unreadable"}, "Could not be read"),
     ],
 )
 def test_each_status_has_its_headline(changes: dict[str, object], headline: str) -> None:
@@ -243,6 +244,43 @@ def test_each_status_has_its_headline(changes: dict[str, object], headline: str)
     assert ("it does not hold" in reader.text) == (verdict.key_kind == "raw")
     assert "What this page does not contain" in reader.text
     assert "Signature" in reader.text
+
+
+def test_the_map_shows_counts_not_places() -> None:
+    cells = some(256, 0.5)
+    one, two = (verdict_page(verdict_of(c)) for c in (cells, np.sort(cells)))
+    found = [re.search(r"<h2>Matches</h2>.*?</section>", markup, re.S) for markup in (one, two)]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0][0] == found[1][0]
+
+
+@pytest.mark.parametrize("status", ["verified", "not-verified", "unreadable"])
+def test_the_public_page_has_counts_bound_and_status_only(status: str) -> None:
+    gaps = (Gap("secret.layer", 5, "it is not there"),)
+    verdict = verdict_of(some(256), status=status, reason="in secret.layer", missing=gaps)
+    markup = verdict_page(verdict, public=True)
+    words = read(markup).text
+    for shown in (f"{verdict.matched:,}", "228", verdict.fingerprint, "suspect.safetensors"):
+        assert shown in words
+    for hidden in ("layer", "models/", "margin, in", "σz", "0.0615", "ab" * 32, "cd" * 32, "pools"):
+        assert hidden not in words, hidden
+    public = verdict.public_dict()
+    assert set(public) == {*PUBLIC, "view", "model", "files"}
+    assert public["model"] == "suspect.safetensors"
+    assert "layer" not in repr(public)
+
+
+def test_what_was_not_read_is_on_the_page() -> None:
+    gaps = (Gap("gone.weight", 5000, "it is not there"),)
+    seen = Coverage(9000, 2048, 9000, 4000, "7 tensors: packed")
+    verdict = verdict_of(some(256), status="unreadable", missing=gaps, coverage=seen)
+    words = read(verdict_page(verdict)).text
+    assert "22.7" in words
+    for said in ("gone.weight", "it is not there", "zeros stand for them", "7 tensors: packed"):
+        assert said in words
+    nothing = replace(verdict, tensors=(), trials=0, matched=0)
+    assert "there was nothing to look at" in read(verdict_page(nothing)).text
 
 
 def test_the_page_fetches_and_runs_nothing() -> None:
@@ -275,7 +313,7 @@ def test_the_bars_show_their_counts(bits: int) -> None:
 
 def test_a_verdict_that_contradicts_itself_gets_no_page() -> None:
     verdict = verdict_of(some(256))
-    for changes in ({"matched": verdict.matched - 1}, {"match_map": "ff"}, {"status": "sure"}):
+    for changes in ({"matched": verdict.matched - 1}, {"bits": 300}, {"status": "sure"}):
         with pytest.raises(RecordError):
             verdict_page(replace(verdict, **changes))
 

@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +42,11 @@ from neuralmark.errors import (
     UnknownTensorError,
     UnsuitableTensorError,
 )
+from neuralmark.judging import Looked, judge
 from neuralmark.keyfile import Key
 from neuralmark.reading import Progress, Suspect
 from neuralmark.records import UNPROVABLE, UNPROVEN, Claim, Verdict
-from neuralmark.verification import best_finding, examine, judge
+from neuralmark.verification import best_finding, examine
 
 if TYPE_CHECKING:
     import torch
@@ -323,8 +324,12 @@ def _judged(
         return None, ""
     try:
         attempts = claimed(suspect.tensors(), before.placement)
-        finding = best_finding(suspect, key, attempts)
-        return judge(finding, suspect, key, max(len(attempts), before.trials)), ""
+        if not attempts:
+            raise UnknownTensorError("too few of the marked tensors are left under their names")
+        finding, _ = best_finding(suspect, key, attempts)
+        looked = Looked.at(suspect, attempts)
+        looked = replace(looked, trials=max(looked.trials, before.trials))
+        return judge(finding, suspect, key, looked), ""
     except (*UNREADABLE, NonFiniteError) as error:  # an attack may drive a model to NaN
         return None, str(error)
 

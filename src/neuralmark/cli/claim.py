@@ -49,7 +49,7 @@ def command(
             output.as_json({"claim_file": None, "verdict": verdict.to_dict()})
         else:
             output.note(f"no claim: {verdict.reason}")
-        ctx.exit(1)
+        ctx.exit(3 if verdict.status == "unreadable" else 1)
     path = out or embedding.claim_path(model)
     claim.save(path, overwrite=force)
     if as_json:

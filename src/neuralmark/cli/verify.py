@@ -16,7 +16,11 @@ TITLES = {
     "not-verified": "NOT VERIFIED",
     "matches-unproven": "MATCHES, BUT UNPROVEN",
     "unprovable": "CANNOT BE PROVEN",
+    "unreadable": "COULD NOT BE READ",
 }
+
+EXIT_CODES = {"verified": 0, "unreadable": 3}
+"""By status; 1 for every other."""
 
 
 @click.command("verify")
@@ -42,6 +46,11 @@ TITLES = {
     metavar="FILE.html",
     help="Write a self-contained page with the evidence.",
 )
+@click.option(
+    "--public",
+    is_flag=True,
+    help="Print (and report) only what may be published: counts, bound and status.",
+)
 @options.json_option
 @click.pass_context
 def command(
@@ -53,13 +62,14 @@ def command(
     tensors: tuple[str, ...],
     full_digest: bool,
     report: Path | None,
+    public: bool,
     as_json: bool,
 ) -> None:
     """Look for the key's mark in MODEL and give a verdict with its bound.
 
     With a claim or tensor names, only there is looked; without, in the tensors that auto would
     choose and in every tensor large enough, the bound corrected for all of them. Exit code 0:
-    verified; 1: not.
+    verified; 1: not; 3: the weights could not be read.
     """
     from neuralmark.verification import verify
 
@@ -80,13 +90,13 @@ def command(
         from neuralmark.reports.verdict import verdict_page
 
         options.refuse_inputs(report, (model, key_file, claim_file))
-        files.write_text(report, verdict_page(verdict), overwrite=True)
+        files.write_text(report, verdict_page(verdict, public=public), overwrite=True)
         output.note(f"report written to {report}")
     if as_json:
-        output.as_json(verdict.to_dict())
+        output.as_json(verdict.public_dict() if public else verdict.to_dict())
     else:
-        _show(verdict)
-    ctx.exit(0 if verdict.verified else 1)
+        _show(verdict, public=public)
+    ctx.exit(EXIT_CODES.get(verdict.status, 1))
 
 
 def _chance(verdict: "Verdict") -> str:
@@ -95,12 +105,18 @@ def _chance(verdict: "Verdict") -> str:
     return f"at most {output.power_of_two(verdict.bound_log2)} for so many bits"
 
 
-def _show(verdict: "Verdict") -> None:
+def _how(verdict: "Verdict") -> str:
+    """In which way they were read, where it was not the plain one."""
+    turned = " (transposed)" if verdict.orientation == "transposed" else ""
+    rows = " (rows divided by their size)" if verdict.scaling == "rows" else ""
+    zeros = f" (and zeros for {len(verdict.missing)} not read)" if verdict.missing else ""
+    return turned + rows + zeros
+
+
+def _show(verdict: "Verdict", *, public: bool) -> None:
     needed = (
         "no number of bits suffices" if verdict.boundary is None else f"{verdict.boundary} bits"
     )
-    names = [tensor.stored_name for tensor in verdict.tensors]
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     rows = [
         ("model", verdict.model),
         ("key", f"{verdict.fingerprint} ({verdict.key_kind})"),
@@ -108,7 +124,18 @@ def _show(verdict: "Verdict") -> None:
         ("boundary", needed),
         ("chance by luck", _chance(verdict)),
         ("trials", f"{verdict.trials}"),
-        ("tensors", shown + (" (transposed)" if verdict.orientation == "transposed" else "")),
+    ]
+    rows += [] if public else _details(verdict)
+    output.panel(TITLES[verdict.status], rows, good=verdict.verified)
+
+
+def _details(verdict: "Verdict") -> list[tuple[str, str]]:
+    """What belongs to the owner's and the judge's view only."""
+    names = [tensor.stored_name for tensor in verdict.tensors]
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    rows = [
+        ("tensors", (shown or "none") + _how(verdict)),
+        ("looked at", f"{output.percent(verdict.coverage.share)} of the model's weights"),
         (
             "margins",
             f"smallest {verdict.smallest_margin:.3g}, median {verdict.median_margin:.3g}"
@@ -116,7 +143,7 @@ def _show(verdict: "Verdict") -> None:
         ),
     ]
     if verdict.parameters.scheme != "neuralmark":
-        rows.insert(2, ("scheme", verdict.parameters.scheme))
+        rows.insert(0, ("scheme", verdict.parameters.scheme))
     if verdict.certified_radius is not None:
         relative = verdict.certified_radius_relative
         rows.append(
@@ -131,4 +158,4 @@ def _show(verdict: "Verdict") -> None:
             )
         )
     rows.append(("so", verdict.reason))
-    output.panel(TITLES[verdict.status], rows, good=verdict.verified)
+    return rows

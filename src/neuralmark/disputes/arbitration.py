@@ -29,11 +29,12 @@ from neuralmark.errors import (
     RecordError,
     TooFewCarriersError,
     UnknownTensorError,
+    UnreadableError,
     UnsuitableTensorError,
 )
 from neuralmark.keyfile import Key
 from neuralmark.reading import FileSuspect, Progress, digest_of
-from neuralmark.records import Claim, Verdict
+from neuralmark.records import UNREADABLE, Claim, Verdict
 from neuralmark.verification import examine
 
 
@@ -80,7 +81,8 @@ def arbitrate(
         for model in models
     }
     compared = [
-        Compared(model.label, model.checkpoint, _marked(model.label, verdicts)) for model in models
+        Compared(model.label, model.checkpoint, _marked(model.label, verdicts, claims))
+        for model in models
     ]
     relations = _relations(compared, progress)
     for model in models:
@@ -142,20 +144,27 @@ def _look(
     """The verdict of one key on one model; None where the model has no place for its mark."""
     suspect = FileSuspect(model.checkpoint, model.path)
     try:
-        return examine(suspect, claimant.key, claim=claim, progress=progress)
+        verdict = examine(suspect, claimant.key, claim=claim, progress=progress)
     except (UnknownTensorError, TooFewCarriersError):
         return None
     except (NonFiniteError, UnsuitableTensorError, ClaimMismatchError) as error:
         raise type(error)(f"{claimant.name} in {model.label}: {error}") from None
+    if verdict.status == UNREADABLE and verdict.coverage.unreadable:
+        raise UnreadableError(f"{claimant.name} in {model.label}: {verdict.reason}")
+    return None if verdict.status == UNREADABLE else verdict
 
 
-def _marked(label: str, verdicts: dict[tuple[str, str], Verdict | None]) -> frozenset[str]:
+def _marked(
+    label: str,
+    verdicts: dict[tuple[str, str], Verdict | None],
+    claims: dict[str, Claim | None],
+) -> frozenset[str]:
     """Stored names of the tensors of a model that some party's mark sits in or is claimed for."""
     return frozenset(
         tensor.stored_name
-        for (_, model), verdict in verdicts.items()
+        for (party, model), verdict in verdicts.items()
         if model == label and verdict is not None
-        if verdict.mapping != "search" or state_of(verdict) != ABSENT
+        if claims[party] is not None or state_of(verdict) != ABSENT
         for tensor in verdict.tensors
     )
 

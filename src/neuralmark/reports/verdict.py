@@ -7,7 +7,15 @@ from neuralmark import schemes
 from neuralmark.core.bound import SECURITY_BITS
 from neuralmark.core.key import Parameters
 from neuralmark.errors import RecordError
-from neuralmark.records import NOT_VERIFIED, UNPROVABLE, UNPROVEN, VERIFIED, TensorRead, Verdict
+from neuralmark.records import (
+    NOT_VERIFIED,
+    UNPROVABLE,
+    UNPROVEN,
+    UNREADABLE,
+    VERIFIED,
+    TensorRead,
+    Verdict,
+)
 from neuralmark.reports import svg
 from neuralmark.reports.page import (
     chance_in_words,
@@ -34,6 +42,7 @@ _HEADLINES = {
     NOT_VERIFIED: ("Not verified", 1, "M22 22l20 20M42 22l-20 20"),
     UNPROVEN: ("Matches, but unproven", 4, "M20 26h24M20 38h24"),
     UNPROVABLE: ("Cannot be proven with so few bits", 4, "M20 32h24"),
+    UNREADABLE: ("Could not be read", 4, "M20 32h24"),
 }
 _MEANINGS = {
     VERIFIED: "The mark of this key is in this model. The chance that a model made without"
@@ -44,16 +53,18 @@ _MEANINGS = {
     " agree, and says nothing about who owns the model.",
     UNPROVABLE: "A key with so few bits agrees with foreign models by luck more easily than a proof"
     " allows. No result with it, not even a full match, can count as one.",
+    UNREADABLE: "Weights in which the mark would be could not be read. This page says nothing for"
+    " or against the mark being there: have the model brought into a form that can be read.",
 }
 _WORDS = {
     "names": ("by name", "each tensor stands in the model under the name the key was derived for"),
-    "shapes": (
-        "by shape",
-        "the names differ, so a fixed rule was followed: the first tensor of a shape stands for"
-        " the first of that shape in the claim, the second for the second, and so on",
+    "prefix": (
+        "by name, under a common prefix",
+        "all names have one prefix more, or one less, than those the key was derived for",
     ),
     "search": ("by search", "no place was named, so the places where keys are put were looked at"),
     "stored": ("as stored", ""),
+    "rows": ("row by row", "every output row was divided by its size, which undoes folded norms"),
     "transposed": ("transposed", "rows and columns were exchanged before reading"),
     "native": ("native", "derived from a 256-bit secret, so nothing in it could be chosen to fit"),
     "raw": ("raw", "a matrix made elsewhere: it can agree with a model, but it proves nothing"),
@@ -66,51 +77,63 @@ _ABSENT = (
 )
 
 
-def verdict_page(verdict: Verdict) -> str:
-    """One self-contained HTML page, fit to be printed and signed."""
+_LEFT_OUT = (
+    "This is the public view: counts, bound and status. How clearly each bit was read, the tensors"
+    " and the digests of what was read belong to the owner and the judge. Nothing of the key is on"
+    " this page."
+)
+
+
+def verdict_page(verdict: Verdict, *, public: bool = False) -> str:
+    """One self-contained HTML page, fit to be printed and signed.
+
+    The public page has counts, bound and status only.
+    """
     if verdict.status not in _HEADLINES:
         raise RecordError(f"no such verdict: {verdict.status!r}")
+    _check_counts(verdict)
     headline = _HEADLINES[verdict.status][0]
     name = PurePath(verdict.model).name or verdict.model
     parts = (
         '<p class="kicker"><span>Verdict on the ownership of a neural network</span>'
         f"<span>NeuralMark {text(verdict.version)}</span></p>",
-        _banner(verdict),
-        _finding(verdict),
-        _map(verdict),
-        _margins(verdict),
-        _radius(verdict),
-        _read(verdict),
-        _key(verdict),
-        section("What this page does not contain", paragraphs(_ABSENT)),
+        _banner(verdict, public=public),
+        _finding(verdict, name if public else verdict.model),
+        *(() if public else _evidence(verdict)),
+        section("What this page does not contain", paragraphs(_LEFT_OUT if public else _ABSENT)),
         _signature(),
     )
     return page(f"{headline}: {name} (NeuralMark verdict)", "\n".join(parts))
 
 
-def match_cells(verdict: Verdict) -> list[bool]:
-    """The map of matches, bit by bit; raises where it contradicts the count."""
-    packed = bytes.fromhex(verdict.match_map)
-    cells = [bool(byte >> shift & 1) for byte in packed for shift in range(7, -1, -1)]
-    padding = len(cells) - verdict.bits
-    cells = cells[: verdict.bits]
-    if not 0 <= padding < 8 or sum(cells) != verdict.matched:
-        raise RecordError("the verdict contradicts itself: its map of matches is not of its count")
-    return cells
+def _evidence(verdict: Verdict) -> tuple[str, ...]:
+    """What belongs to the owner's and the judge's view only."""
+    if not verdict.tensors:
+        return _read(verdict), _key(verdict)
+    return _map(verdict), _margins(verdict), _radius(verdict), _read(verdict), _key(verdict)
 
 
-def _banner(verdict: Verdict) -> str:
+def _check_counts(verdict: Verdict) -> None:
+    """Refuse a verdict whose histogram is not of its count."""
+    bars = verdict.margin_histogram
+    counts = sum(bars.matched), sum(bars.missed)
+    if verdict.tensors and counts != (verdict.matched, verdict.bits - verdict.matched):
+        raise RecordError("the verdict contradicts itself: its margins are not of its count")
+
+
+def _banner(verdict: Verdict, *, public: bool) -> str:
     headline, colour, glyph = _HEADLINES[verdict.status]
     icon = (
         '<svg viewBox="0 0 64 64" aria-hidden="true"><circle class="stroke" cx="32" cy="32" r="28"'
         f' stroke-width="5"/><path class="stroke" stroke-width="6" d="{glyph}"/></svg>'
     )
     reason = with_powers(verdict.reason[:1].upper() + verdict.reason[1:])
-    said = f'<p class="lead">{reason.rstrip(".")}.</p>\n<p>{_MEANINGS[verdict.status]}</p>'
+    lead = "" if public else f'<p class="lead">{reason.rstrip(".")}.</p>\n'
+    said = f"{lead}<p>{_MEANINGS[verdict.status]}</p>"
     return f'<header class="banner c{colour}">{icon}<div><h1>{headline}</h1>\n{said}</div></header>'
 
 
-def _finding(verdict: Verdict) -> str:
+def _finding(verdict: Verdict, label: str) -> str:
     bits, boundary, log2 = verdict.bits, verdict.boundary, verdict.bound_log2
     percent = math.floor(1000 * verdict.rate + 1e-9) / 10
     needed = f"{boundary:,}" if boundary is not None else "none"
@@ -121,7 +144,7 @@ def _finding(verdict: Verdict) -> str:
         ("Matched bits", f"{verdict.matched:,}", f"of {bits:,} (rate {percent:g}\u00a0%)"),
         ("Boundary", needed, "bits needed" if boundary is not None else "no number would do"),
         ("Chance of error", *chance),
-        ("Trials", f"{verdict.trials:,}", "ways of looking" if verdict.trials > 1 else "one look"),
+        ("Trials", f"{verdict.trials:,}", "one look" if verdict.trials == 1 else "ways of looking"),
     )
     marks = [svg.Mark(bits / 2, f"by luck: about {number(bits / 2)}")]
     if boundary is not None:
@@ -130,7 +153,7 @@ def _finding(verdict: Verdict) -> str:
     said = f"{verdict.matched} of {bits} bits match; needed: {needed}; luck gives {bits / 2:g}"
     drawn = svg.meter(found, bits, marks, _HEADLINES[verdict.status][1], said)
     words = paragraphs(_chance(verdict), _boundary(verdict), _trials(verdict))
-    model = paragraphs(f"Model: {code(verdict.model)}<br>Key: {code(verdict.fingerprint)}")
+    model = paragraphs(f"Model: {code(label)}<br>Key: {code(verdict.fingerprint)}")
     return section("The finding", model + tiles(figures) + f"<figure>{drawn}</figure>" + words)
 
 
@@ -167,6 +190,8 @@ def _boundary(verdict: Verdict) -> str:
 
 def _trials(verdict: Verdict) -> str:
     again = " Ways tried in other runs are not known here: multiply the chance by their number."
+    if not verdict.trials:
+        return "<strong>Trials</strong>: none; there was nothing to look at."
     if verdict.trials == 1:
         return f"<strong>Trials</strong>: the model was looked at in one way only.{again}"
     return (
@@ -182,11 +207,11 @@ def _map(verdict: Verdict) -> str:
     misses = svg.swatch(1, small=True), f"{missed:,} not matching"
     said = f"Map of {verdict.bits} bits: {verdict.matched} match, {missed} do not"
     caption = (
-        "One cell for each bit of the watermark, row by row from the top left. The map says where"
-        " the model agrees with the key, never what the bits are."
+        "One cell for each bit of the watermark: first those that match, then those that do not."
+        " Which bits of the key these are is not said."
     )
-    drawn = svg.grid(match_cells(verdict), said)
-    return section("Map of matches", figure(legend((hits, misses)) + drawn, caption))
+    drawn = svg.grid([i < verdict.matched for i in range(verdict.bits)], said)
+    return section("Matches", figure(legend((hits, misses)) + drawn, caption))
 
 
 def _margins(verdict: Verdict) -> str:
@@ -240,11 +265,13 @@ def _read(verdict: Verdict) -> str:
         (
             ("Tensors found", *_explained(verdict.mapping)),
             ("Orientation", *_explained(verdict.orientation)),
+            ("Scaling", *_explained(verdict.scaling)),
             (
                 "Weights read",
                 f"{weights:,}",
                 "which of them carry the mark is known to the key alone",
             ),
+            ("Looked at", *_looked_at(verdict)),
             ("Digest of the headers", code(digest.headers), text(described)),
         )
     )
@@ -253,8 +280,20 @@ def _read(verdict: Verdict) -> str:
         tensors,
         name="Tensors read",
     )
+    if verdict.missing:
+        gaps = [(code(gap.name), f"{gap.weights:,}", text(gap.why)) for gap in verdict.missing]
+        inner += paragraphs("Nothing was read for these tensors; zeros stand for them.")
+        inner += table(("Name the key was derived for", "Weights", "Why"), gaps, name="Not read")
     inner += table(("Of", "Name", f"Digest ({digest.algorithm})"), digests, name="Digests")
     return section("What was read", inner)
+
+
+def _looked_at(verdict: Verdict) -> tuple[str, str]:
+    seen = verdict.coverage
+    said = f"{seen.looked_at:,} of the model's {seen.in_model:,} weights, in all ways of looking"
+    if seen.unreadable:
+        said += f"; {seen.unreadable:,} could not be read: {seen.why}"
+    return f"{math.floor(1000 * seen.share) / 10:g}\u00a0%", text(said)
 
 
 def _key(verdict: Verdict) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from neuralmark import schemes
-from neuralmark.attempts import Attempt
 from neuralmark.core import imprint, readout
 from neuralmark.core.key import Float, Placement
 from neuralmark.errors import ParameterError, UnsuitableTensorError, UsageError
+from neuralmark.reading import Attempt
 from neuralmark.records import Claim
 from neuralmark.training.grids import Field, fields_of
 from neuralmark.training.layout import Peers, agreed

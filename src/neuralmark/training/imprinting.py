@@ -12,6 +12,7 @@ from neuralmark.errors import InfeasibleError
 from neuralmark.hiding import LEAST_STRENGTH
 from neuralmark.keyfile import Key
 from neuralmark.placement import WIDE
+from neuralmark.reading import Attempt
 from neuralmark.training.attach import locate, stored_names
 from neuralmark.training.grids import Field, found_fields
 from neuralmark.training.handle import LiveMark
@@ -43,7 +44,8 @@ def imprint(
     site = locate(model, key, tensors, spread=spread)
     suspect = LiveSuspect(model)
     by_name = {tensor.name: tensor for tensor in suspect.tensors()}
-    reading = suspect.read([by_name[name] for name, _ in site.placement], site.carriers)
+    chosen_tensors = tuple(by_name[name] for name, _ in site.placement)
+    reading = suspect.read(Attempt(site.placement, chosen_tensors, "names"), site.carriers)
     before = [source.values() for source in site.sources]
     named = tensors != "auto"
     fields = found_fields(site.sources, key.noise(site.placement), _sizes(site), named=named)

@@ -17,7 +17,7 @@ from neuralmark.core.encoding import canonical_json
 from neuralmark.core.key import Float
 from neuralmark.errors import NonFiniteError, ParameterError, UnsuitableTensorError
 from neuralmark.placement import Tensor, catalogue_of
-from neuralmark.reading import Progress, Reading
+from neuralmark.reading import Attempt, Progress, Reading
 from neuralmark.records import Digest
 from neuralmark.training.derived import Made, derived_of
 from neuralmark.training.layout import Layout, Peers, add_up, is_dtensor, layout_of, local
@@ -151,10 +151,19 @@ class Pools:
         return self.values.square().sum()
 
 
-def pool(sources: Sequence[Source], carriers: Carriers, values: Sequence[torch.Tensor]) -> Pools:
-    """Means of all pools, from this process's values and one sum over the others'."""
+def pool(
+    sources: Sequence[Source],
+    carriers: Carriers,
+    values: Sequence[torch.Tensor],
+    *,
+    gaps: bool = False,
+) -> Pools:
+    """Means of all pools, from this process's values and one sum over the others'.
+
+    With gaps, the sources do not have all carriers; the rest count as zeros.
+    """
     k = carriers.pools
-    if not any(source.layout.sharded for source in sources):
+    if not gaps and not any(source.layout.sharded for source in sources):
         together = values[0] if len(values) == 1 else torch.cat(list(values))
         return Pools(readout.pool(together, k, carriers.pooling), None, together)
     dtype = reduce(torch.promote_types, (given.dtype for given in values))
@@ -207,46 +216,50 @@ class LiveSuspect:
 
     @torch.no_grad()
     def read(
-        self,
-        tensors: Sequence[Tensor],
-        carriers: Carriers,
-        *,
-        transposed: bool = False,
-        progress: Progress | None = None,
+        self, attempt: Attempt, carriers: Carriers, progress: Progress | None = None
     ) -> Reading:
         """Pool the carriers in float64."""
-        sources = self._turned(tensors, carriers) if transposed else None
-        sources = sources or sources_of(tensors, self._model, carriers)
-        found = pool(sources, carriers, [source.values().double() for source in sources])
-        reading = reading_of(found, carriers)
+        sources, norm = [], 0.0
         digests = {}
-        norm = 0.0
-        for tensor, source in zip(tensors, sources, strict=True):
+        for name, start, tensor in attempt.parts():
+            if tensor is None:
+                continue  # zeros add nothing to any sum
+            source = self._source(tensor, attempt, carriers, start)
+            sources.append(source)
             whole = self._model.whole(tensor.info.name)
             if whole is not None:
-                digests[tensor.name] = _sha256(whole)
+                digests[name] = _sha256(whole)
             norm += squared_norm(self._model, tensor.info.name, source.layout)
+        values = [source.values().double() for source in sources]
+        found = pool(sources, carriers, values, gaps=len(sources) < len(attempt.tensors))
+        reading = reading_of(found, carriers)
         return replace(reading, digests=digests, norm=math.sqrt(norm))
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
         """As for a file; there are no files."""
         return digest_of_state(self._model.state, tensors)
 
-    def _turned(self, tensors: Sequence[Tensor], carriers: Carriers) -> list[Source]:
-        sources: list[Source] = []
-        start = 0
-        for tensor in tensors:
-            whole = self._model.whole(tensor.info.name)
-            if whole is None:
-                raise UnsuitableTensorError(
-                    f"{tensor.name!r} is sharded and transposed; gather the model, then verify"
-                )
-            turned = whole.t().contiguous()
-            layout = layout_of(turned)
-            places = layout.carriers(carriers, start)
-            sources.append(Direct(tensor.name, turned, layout, places))
-            start += tensor.info.size
-        return sources
+    def _source(self, tensor: Tensor, attempt: Attempt, carriers: Carriers, start: int) -> Source:
+        if not (attempt.transposed or attempt.by_rows):
+            return self._model.source(tensor, carriers, start)
+        whole = self._model.whole(tensor.info.name)
+        if whole is None:
+            raise UnsuitableTensorError(
+                f"{tensor.name!r} is sharded and must be read whole; gather the model, then verify"
+            )
+        if attempt.transposed:
+            whole = whole.t().contiguous()
+        if attempt.by_rows and whole.dim() > 1:
+            whole = levelled(whole)
+        layout = layout_of(whole)
+        return Direct(tensor.name, whole, layout, layout.carriers(carriers, start))
+
+
+def levelled(whole: torch.Tensor) -> torch.Tensor:
+    """Every output row divided by its root mean square."""
+    rows = whole.flatten(1).double()
+    size = rows.square().mean(1, keepdim=True).sqrt()
+    return torch.where(size > 0, rows / size, 0.0).reshape(whole.shape)
 
 
 def reading_of(found: Pools, carriers: Carriers) -> Reading:
