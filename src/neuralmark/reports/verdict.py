@@ -246,6 +246,7 @@ def _read(verdict: Verdict) -> str:
                 "which of them carry the mark is known to the key alone",
             ),
             ("Digest of the headers", code(digest.headers), text(described)),
+            *_given(verdict),
         )
     )
     inner += table(
@@ -255,6 +256,19 @@ def _read(verdict: Verdict) -> str:
     )
     inner += table(("Of", "Name", f"Digest ({digest.algorithm})"), digests, name="Digests")
     return section("What was read", inner)
+
+
+def _given(verdict: Verdict) -> list[tuple[str, str, str]]:
+    """When, for whom, by which claim and with what it was given, where that is known."""
+    used = ", ".join(f"{name} {version}" for name, version in verdict.versions.items())
+    rows = (
+        ("Owner", text(verdict.owner or ""), "as stated by who asked for this page, not checked"),
+        ("Date", text(verdict.date or ""), "by the clock of the machine that verified"),
+        ("Digest of the claim", code(verdict.claim_digest or ""), "sha256 of its file"),
+        ("Computed with", text(used), ""),
+    )
+    known = (verdict.owner, verdict.date, verdict.claim_digest, used)
+    return [row for row, value in zip(rows, known, strict=True) if value]
 
 
 def _key(verdict: Verdict) -> str:
