@@ -2,7 +2,7 @@
 
     python -m benchmarks.attack_suite --data DIR [--jobs 2] [--json]
 
-DIR is unpacked with shared/data/unpack.py. The network is marked post hoc with a default key. Must
+DIR is as for benchmarks.resnets. The network is marked post hoc with a default key. Must
 be reached: every data-free attack in under 3 minutes on 2 cores.
 """
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.cifar_training --data DIR [--images 20000] [--epochs 3] [--json]
 
-DIR is unpacked with shared/data/unpack.py (or torchvision's folder). A small network with a
+DIR holds `cifar-10-batches-py`, as torchvision unpacks it. A small network with a
 256·256·3·3 layer is trained from scratch: clean with three seeds, then with the mark in gradient
 and in projection mode. Must be reached: accuracy with the mark within the spread (largest
 minus smallest) of the clean seeds below their mean; verified in both modes, 256 of 256 bits in

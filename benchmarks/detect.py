@@ -129,7 +129,7 @@ def numbers(text: str) -> list[float]:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser(__doc__)
-    options.add_argument("--data", type=Path, help="folder made by unpack.py")
+    options.add_argument("--data", type=Path, help="folder with the networks' weights")
     options.add_argument("--strengths", type=numbers, default=[0.5, 1.0, 2.0, 4.0])
     options.add_argument("--count", type=int, default=48, help="how many Gaussian tensors")
     chosen = options.parse_args(arguments)

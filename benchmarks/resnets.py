@@ -1,6 +1,5 @@
 """What the mark costs real networks: CIFAR-10 ResNet-56 and ResNet-20 at the default strength.
 
-    python /work/shared/data/unpack.py DATA          (or any folder with the same layout)
     python -m benchmarks.resnets --data DATA [--keys 8] [--strengths 0.5,1,1.5,2] [--json]
 
 DATA holds `cifar-10-batches-py` and `weights/*resnet20*.th`, `weights/*resnet56*.th`
@@ -252,7 +251,9 @@ def numbers(text: str) -> list[float]:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser(__doc__)
-    options.add_argument("--data", type=Path, required=True, help="folder made by unpack.py")
+    options.add_argument(
+        "--data", type=Path, required=True, help="folder with cifar-10-batches-py and weights"
+    )
     options.add_argument("--keys", type=int, default=8, help="how many random keys a strength")
     options.add_argument("--strengths", type=numbers, default=[], help="also try these, e.g. 0.5,1")
     options.add_argument("--networks", default="", help="only those whose name contains this")

@@ -41,7 +41,7 @@ def prepare(folder: Path, gigabytes: float) -> tuple[Path, Path, int]:
     key.save(key_file, None)
     published = neuralmark.Key.new(neuralmark.Parameters(rounds=4, filter="tiled"))
     theirs = neuralmark.embed(model, published, tensors=[_checkpoint.MARKED], in_place=True)
-    (model / "neuralmark.claim.json").unlink()
+    Path(f"{model}.claim.json").unlink()
     neuralmark.embed(model, key, tensors=[_checkpoint.MARKED], in_place=True)
     assert theirs.claim is not None
     mark = published.at(theirs.claim.placement)

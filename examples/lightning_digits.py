@@ -52,7 +52,7 @@ def main() -> None:
     callbacks = [NeuralMarkCallback(key, tensors=["net.2.weight"], mode=options.mode), saver]
     trainer = Trainer(max_epochs=options.epochs, callbacks=callbacks, logger=CSVLogger(out))
     trainer.fit(Digits(), DataLoader(rows, batch_size=64, shuffle=True))
-    verdict = neuralmark.verify(out / "model.ckpt", key, claim=out / "neuralmark.claim.json")
+    verdict = neuralmark.verify(out / "model.ckpt", key, claim=f"{out}.claim.json")
     print(f"{verdict.status}: {verdict.matched}/{verdict.bits} bits, 2^{verdict.bound_log2:.0f}")
 
 

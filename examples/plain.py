@@ -50,7 +50,7 @@ def main() -> None:
     claim = train(model, key, options.mode, options.epochs)
     options.output.mkdir(parents=True, exist_ok=True)
     save_file(model.state_dict(), options.output / "model.safetensors")
-    claim.save(options.output / "neuralmark.claim.json", overwrite=True)
+    claim.save(f"{options.output}.claim.json", overwrite=True)
     verdict = neuralmark.verify(options.output / "model.safetensors", key, claim=claim)
     print(f"{verdict.status}: {verdict.matched}/{verdict.bits} bits, 2^{verdict.bound_log2:.0f}")
 

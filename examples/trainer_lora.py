@@ -50,7 +50,7 @@ def main() -> None:
     args = HF.TrainingArguments(out, max_steps=150, learning_rate=4e-3, logging_steps=25)
     mark = NeuralMarkCallback(key, target="lora-delta")  # in the last block's c_attn
     HF.Trainer(model, args, train_dataset=blocks, callbacks=[mark]).train()
-    print("adapter:", neuralmark.verify(model, key, claim=out / "neuralmark.claim.json").reason)
+    print("adapter:", neuralmark.verify(model, key, claim=f"{out}.claim.json").reason)
     done = neuralmark.imprint(merged := model.merge_and_unload(), key)
     merged.save_pretrained(out / "merged")
     print("merged:", neuralmark.verify(out / "merged", key, claim=done.claim).reason)

@@ -139,14 +139,80 @@ def test_an_overwrite_that_destroys_the_mark_leaves_it_undecided(
 
 
 def test_traces_are_not_absence(owned: Path, tmp_path: Path) -> None:
-    weak = noisy(owned, tmp_path / "weak.safetensors", 1.3)
+    weak = noisy(owned, tmp_path / "weak.safetensors", 0.75)
     faint = mark(weak, THIEF, tmp_path / "faint.safetensors")
     ruling = arbitrate([Claimant("owner", OWNER, owned), Claimant("thief", THIEF, faint)])
     assert states(ruling)["owner", "thief"] == TRACES
     assert ruling.owner is None
     assert "thief: the mark of owner has left traces in the exhibit of thief" in ruling.reasons
     assert any(reason.startswith("owner: its mark shows only traces") for reason in ruling.reasons)
-    assert any("traces of the mark of owner" in caution for caution in ruling.cautions)
+    found = ruling.sighting("owner", exhibit_of("thief")).bound_log2
+    assert found is not None
+    caution = next(c for c in ruling.cautions if "traces of the mark of owner" in c)
+    assert f"2^{found:.0f}" in caution
+    assert "million" not in caution
+
+
+@pytest.mark.parametrize("state", [PRESENT, TRACES])
+def test_a_mark_in_the_disputed_model_blocks_though_its_exhibit_was_set_aside(
+    verdicts: dict[str, Verdict], state: str
+) -> None:
+    parties = parties_of(3)
+    labels = [party.label for party in parties] + [DISPUTED]
+    given = {(p.name, label): verdicts[ABSENT] for p in parties for label in labels}
+    for label in (parties[1].label, parties[2].label, DISPUTED):
+        given["b", label] = verdicts[PRESENT]
+    given["a", DISPUTED] = verdicts[state]
+    relations = [Relation(p.label, DISPUTED, r, r) for p, r in zip(parties, (0, 1, 1), strict=True)]
+    ruling = rule(parties, given, relations, Shown("d.st"))
+    assert (ruling.owner, ruling.set_aside) == (None, ("a",))
+    for name in "bc":
+        assert any(f"{name}: the mark of a " in r and DISPUTED in r for r in ruling.reasons)
+
+
+def test_a_thief_who_permuted_the_rest_does_not_win(owned: Path, tmp_path: Path) -> None:
+    """The marked tensor stays as it was, the others are reordered: the owner is set aside."""
+    turned = load_file(owned)
+    rng = np.random.default_rng(0)
+    for name in ("side.weight", "head.weight"):
+        turned[name] = np.ascontiguousarray(rng.permuted(turned[name].ravel()))
+        turned[name] = turned[name].reshape(load_file(owned)[name].shape)
+    big = {f"pad{i}.weight": gaussian(400, 400, seed=900 + i) for i in range(4)}
+    copy = write(tmp_path / "copy.safetensors", turned | big)
+    disputed = tmp_path / "disputed.safetensors"
+    embed(copy, THIEF, disputed, tensors=["pad0.weight"])
+    claim = Path(f"{disputed}.claim.json")
+    own = load_file(disputed)
+    own[BODY] = gaussian(POOLS, BITS, seed=5)  # what he shows has his mark only
+    exhibit = write(tmp_path / "exhibit.safetensors", own)
+    grown = load_file(owned) | {k: gaussian(400, 400, seed=950 + i) for i, k in enumerate(big)}
+    mine = write(tmp_path / "mine.safetensors", grown)
+    parties = [Claimant("owner", OWNER, mine), Claimant("thief", THIEF, exhibit, claim)]
+    ruling = arbitrate(parties, disputed=disputed)
+    assert states(ruling)["owner", DISPUTED] == PRESENT
+    assert ruling.set_aside == ("owner",)
+    assert ruling.owner is None
+
+
+def test_rulings_say_what_was_found_and_not_what_to_type(
+    owned: Path, stolen: Path, tmp_path: Path
+) -> None:
+    own = mark(base(tmp_path / "other.safetensors", seed=50), THIRD, tmp_path / "own.safetensors")
+    short = Claimant("short", fixed_key(9, Parameters(64, 128, 1)), owned)
+    parties = [
+        Claimant("owner", OWNER, owned),
+        Claimant("thief", THIEF, stolen),
+        Claimant("other", THIRD, own),
+        short,
+    ]
+    for disputed in (None, stolen, own):
+        ruling = arbitrate(parties, disputed=disputed)
+        said = [*ruling.reasons, *ruling.cautions, *(s.reason for s in ruling.sightings)]
+        for line in said:
+            assert "--" not in line, line
+            assert "neuralmark " not in line, line
+            assert "give " not in line, line
+            assert "make keys" not in line, line
 
 
 def test_nobody_has_marked_anything(tmp_path: Path) -> None:
@@ -162,7 +228,8 @@ def test_an_unrelated_exhibit_is_set_aside(owned: Path, stolen: Path, tmp_path: 
     own = mark(base(tmp_path / "other.safetensors", seed=50), THIEF, tmp_path / "own.safetensors")
     parties = [Claimant("owner", OWNER, owned), Claimant("thief", THIEF, own)]
     ruling = arbitrate(parties, disputed=stolen)
-    assert (ruling.owner, ruling.set_aside) == ("owner", ("thief",))
+    # his mark is in the disputed model, and nothing he shows says how it came there
+    assert (ruling.owner, ruling.set_aside) == (None, ("thief",))
     unrelated = next(r for r in ruling.relations if r.one == exhibit_of("thief"))
     assert unrelated.unmarked is not None
     assert abs(unrelated.unmarked) < 0.05
@@ -176,7 +243,7 @@ def test_an_unrelated_exhibit_is_set_aside(owned: Path, stolen: Path, tmp_path: 
     double = mark(own, THIRD, tmp_path / "double.safetensors", strength=4)
     ruling = arbitrate([*parties, Claimant("friend", THIRD, double)])
     assert (ruling.owner, ruling.set_aside) == (None, ("owner",))
-    assert any("give --disputed" in reason for reason in ruling.reasons)
+    assert any("nothing says which of them" in reason for reason in ruling.reasons)
 
 
 def test_an_unrelated_exhibit_does_not_win(owned: Path, stolen: Path, tmp_path: Path) -> None:
@@ -442,12 +509,12 @@ def verdicts(owned: Path) -> dict[str, Verdict]:
 
     found = {
         PRESENT: real,
-        TRACES: weaker(125),
+        TRACES: weaker(145),
         ABSENT: weaker(85),
         UNPROVEN: weaker(160, status="matches-unproven", key_kind="raw"),
     }
     assert {state: state_of(verdict) for state, verdict in found.items()} == {s: s for s in found}
-    assert state_of(weaker(125, key_kind="raw")) == UNPROVEN
+    assert state_of(weaker(145, key_kind="raw")) == UNPROVEN
     assert state_of(weaker(85, status="unprovable")) == ABSENT
     return found
 
@@ -458,9 +525,9 @@ def related(parties: list[Party], value: float = 1.0) -> list[Relation]:
 
 
 def test_where_absence_ends(verdicts: dict[str, Verdict]) -> None:
-    edge = replace(verdicts[TRACES], bound_log2=-20.0)
+    edge = replace(verdicts[TRACES], bound_log2=-64.0)
     assert state_of(edge) == TRACES
-    assert state_of(replace(edge, bound_log2=-19.99)) == ABSENT
+    assert state_of(replace(edge, bound_log2=-63.99)) == ABSENT
 
 
 def test_all_tables_of_two_parties(verdicts: dict[str, Verdict]) -> None:
@@ -482,18 +549,19 @@ def test_never_two_owners_among_three(verdicts: dict[str, Verdict]) -> None:
     parties = parties_of(3)
     labels = [party.label for party in parties] + [DISPUTED]
     cells = [(party.name, label) for party in parties for label in labels]
-    relations = [Relation(p.label, DISPUTED, r, r) for p, r in zip(parties, (1, 1, 0), strict=True)]
     rng, states = np.random.default_rng(0), [PRESENT, ABSENT]
-    decided = 0
-    for _ in range(4096):
-        table = rng.integers(0, 2, len(cells))
-        given = {c: verdicts[states[int(i)]] for c, i in zip(cells, table, strict=True)}
-        ruling = rule(parties, given, relations, Shown("d.st"))
-        assert sum(case.complete for case in ruling.cases) == ruling.decided
-        assert ruling.set_aside == ("c",)
-        assert ruling.owner != "c"
-        decided += ruling.decided
-    assert decided > 20
+    for third in (1, 0):
+        related = zip(parties, (1, 1, third), strict=True)
+        relations = [Relation(p.label, DISPUTED, r, r) for p, r in related]
+        decided = 0
+        for _ in range(4096):
+            table = rng.integers(0, 2, len(cells))
+            given = {c: verdicts[states[int(i)]] for c, i in zip(cells, table, strict=True)}
+            ruling = rule(parties, given, relations, Shown("d.st"))
+            assert sum(case.complete for case in ruling.cases) == ruling.decided
+            assert ruling.set_aside == (() if third else ("c",))
+            decided += ruling.decided
+        assert (decided > 20) == bool(third)  # who was set aside may be the author
 
 
 def test_a_ruling_needs_every_verdict(verdicts: dict[str, Verdict]) -> None:

@@ -143,12 +143,12 @@ def test_a_folder_of_shards_keeps_everything_else(tmp_path: Path) -> None:
     folder, out = sharded(tmp_path / "model"), tmp_path / "marked"
     key = Key.new(SMALL)
     result = neuralmark.embed(folder, key, out, tensors=["layers.1.mlp.weight"])
-    assert result.claim_file == str(out / "neuralmark.claim.json")
+    assert result.claim_file == f"{out}.claim.json"
     for path in folder.rglob("*"):
         twin = out / path.relative_to(folder)
         if path.is_file() and "00002" not in path.name:
             assert twin.read_bytes() == path.read_bytes()
-    claim = out / "neuralmark.claim.json"
+    claim = Path(f"{out}.claim.json")
     assert neuralmark.verify(out, key, claim=claim).verified
     assert neuralmark.verify(out / "model.safetensors.index.json", key, claim=claim).verified
     assert neuralmark.verify(out / "model-00002-of-00003.safetensors", key).verified

@@ -92,7 +92,7 @@ class States:
         else:
             self.pristine.mkdir()
             self.name = gaussian_model(self.pristine / "model.safetensors").name
-        self.claim = "neuralmark.claim.json" if sharded else f"{self.name}.claim.json"
+        self.claim = f"{self.name}.claim.json"
         self.old = content_of(self.pristine)
         self.new: dict[str, bytes] = {}
 

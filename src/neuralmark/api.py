@@ -1,11 +1,13 @@
 """Public functions that take a checkpoint or a live model alike."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from neuralmark import verification
+from neuralmark import presenting, verification
 from neuralmark.keyfile import Key
+from neuralmark.placement import listed
 from neuralmark.reading import Progress
 from neuralmark.records import Claim, Verdict
 
@@ -14,29 +16,43 @@ if TYPE_CHECKING:
 
 
 def verify(
-    model: "str | Path | torch.nn.Module",
+    model: "str | Path | torch.nn.Module | Mapping[str, Any]",
     key: Key,
     *,
-    claim: Claim | str | Path | None = None,
-    tensors: Sequence[str] | None = None,
+    claim: Claim | str | Path | dict[str, Any] | None = None,
+    tensors: Sequence[str] | str | None = None,
     full_digest: bool = False,
+    owner: str | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Look for the key's mark in a checkpoint (a path) or in a live module.
+    """Look for the key's mark in a checkpoint (a path), a live module or a state dict.
 
     With a claim or tensor names, only there; without, in the list that `auto` would choose and in
-    every tensor that is large enough, the bound corrected for all of them. On a sharded module
-    all processes must call it.
+    every tensor that is large enough, the bound corrected for all of them. `full_digest` takes the
+    SHA-256 of whole files too; `owner` is a public label to show. On a sharded module all
+    processes must call it.
     """
+    owner, followed = presenting.check_owner(owner), Claim.given(claim)
+    names = listed(tensors)
     if isinstance(model, str | Path):
-        return verification.verify(
+        verdict = verification.verify(
             model,
             key,
-            claim=claim,
-            tensors=tensors,
+            claim=followed,
+            tensors=names,
             full_digest=full_digest,
             progress=progress,
         )
-    from neuralmark.training.live import LiveSuspect
+    else:
+        from neuralmark.training.live import LiveSuspect
 
-    return verification.examine(LiveSuspect(model), key, claim=claim, tensors=tensors)
+        suspect = LiveSuspect(model)
+        suspect.require_same(key)
+        verdict = verification.examine(suspect, key, claim=followed, tensors=names)
+    return replace(
+        verdict,
+        date=presenting.now(),
+        owner=owner,
+        claim_digest=followed.digest if followed else None,
+        versions=presenting.versions(),
+    )

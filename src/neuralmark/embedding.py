@@ -4,6 +4,7 @@ First a `Draft` is computed (which bytes would change, at what cost), then it is
 or in place. Nothing of the input is touched before the draft is complete.
 """
 
+import glob
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from neuralmark.checking import Check, strongest
 from neuralmark.checkpoints import Checkpoint, open_checkpoint, open_file, root_of
 from neuralmark.checkpoints import _journal as journal
 from neuralmark.checkpoints._base import Edits
+from neuralmark.copies import is_shard, mark_copies, other_copies, refuse_unmarkable
 from neuralmark.core.bound import SECURITY_BITS, boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Placement
@@ -28,13 +30,11 @@ from neuralmark.errors import (
 )
 from neuralmark.judging import Looked, judge
 from neuralmark.keyfile import Key
-from neuralmark.placement import MIN_PER_POOL, WIDE
+from neuralmark.placement import MIN_PER_POOL, WIDE, listed
 from neuralmark.reading import Attempt, FileSuspect, Progress, digest_of
 from neuralmark.records import Claim, Digest, Verdict
 from neuralmark.spanning import draft_in_span
 from neuralmark.verification import find, verify
-
-CLAIM_IN_FOLDER = "neuralmark.claim.json"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def embed(
     key: Key,
     out: str | Path | None = None,
     *,
-    tensors: Sequence[str] | None = None,
+    tensors: Sequence[str] | str | None = None,
     spread: str = WIDE,
     strength: float | None = None,
     budget: float | None = None,
@@ -86,12 +86,20 @@ def embed(
     inside the span of a merged adapter. With neither `out` nor `in_place`, nothing is written
     (a dry run).
     """
-    model = Path(model)
+    if not isinstance(model, str | Path):
+        raise ParameterError(
+            f"embed takes the path of a checkpoint, not a {type(model).__name__}: save the state"
+            " dict first, or write into the live module with neuralmark.imprint"
+        )
+    model, tensors = Path(model), listed(tensors)
     target = _target(root_of(model), out, in_place, overwrite)
     recover(model)
     with journal.exclusive(root_of(model)) if in_place else nullcontext():
         checkpoint = open_checkpoint(model)
         check_effort(strength, budget)
+        _check_whole(model, out, checkpoint, named=bool(tensors))
+        if not in_place:
+            refuse_unmarkable(checkpoint, root_of(model))
         public = None if base is None else open_checkpoint(base)
         planned = plan(checkpoint, key, tensors, spread, public)
         notes = _notes(model, planned, named=bool(tensors))
@@ -124,7 +132,11 @@ def _claims_beside(model: Path) -> dict[str, Claim]:
     """Readable claims of the model, by the fingerprint of their key."""
     usual = claim_path(model)
     found = {}
-    for path in sorted(usual.parent.glob(f"{usual.name.split('.claim.')[0]}*.claim.json")):
+    stem = glob.escape(usual.name.removesuffix(".claim.json"))
+    beside = [*usual.parent.glob(f"{stem}.claim.json"), *usual.parent.glob(f"{stem}.*.claim.json")]
+    root = root_of(model)
+    inside = root.glob("neuralmark*.claim.json") if root.is_dir() else ()
+    for path in sorted({*beside, *inside}):
         try:
             claim = Claim.load(path)
         except RecordError:
@@ -148,25 +160,27 @@ def _notes(model: Path, planned: Plan, *, named: bool) -> tuple[str, ...]:
         notes.append(
             f"{planned.quantised} quantised tensors were passed over; dequantise them to mark them"
         )
-    try:
-        earlier = Claim.load(claim_path(model)).fingerprint
-    except RecordError:
-        return tuple(notes)
-    if earlier == key.fingerprint:
-        notes.append("a claim of this very key is beside the input: its mark is there already")
-    else:
+    if any("lora_" in name.partition(".")[2] for name, _ in planned.placement):
         notes.append(
-            f"the input carries a claim of another key ({earlier[:60]}): that mark stays, unless"
+            "this marks a LoRA adapter: merging it into its base loses the mark; to keep it, mark"
+            " the merged model"
+        )
+    earlier = [*_claims_beside(model)]
+    if key.fingerprint in earlier:
+        notes.append("a claim of this very key is beside the input: its mark is there already")
+    elif earlier:
+        notes.append(
+            f"the input carries a claim of another key ({earlier[0][:60]}): that mark stays, unless"
             " this one is very much stronger; --other-key shows both rates"
         )
     return tuple(notes)
 
 
 def rebuild_claim(
-    model: str | Path, key: Key, *, tensors: Sequence[str] | None = None
+    model: str | Path, key: Key, *, tensors: Sequence[str] | str | None = None
 ) -> tuple[Verdict, Claim | None]:
     """The claim of a marked model whose claim was lost; None when the mark is not found."""
-    verdict = verify(model, key, tensors=tensors)
+    verdict = verify(model, key, tensors=listed(tensors))
     if not verdict.verified:
         return verdict, None
     return verdict, _claim(key, verdict.placement, verdict.checkpoint_digest, None)
@@ -183,11 +197,10 @@ def few_carriers(carriers: Carriers) -> tuple[str, ...]:
 
 
 def claim_path(model: Path) -> Path:
-    """Where the claim of a marked model is kept."""
+    """Where the claim of a marked model is kept: beside it, never inside a folder to publish."""
     model = root_of(model)
-    return (
-        model / CLAIM_IN_FOLDER if model.is_dir() else model.with_name(f"{model.name}.claim.json")
-    )
+    model = model if model.name not in ("", "..") else model.resolve()
+    return model.with_name(f"{model.name}.claim.json")
 
 
 def _claim(key: Key, placement: Placement, marked: Digest, source: Digest | None) -> Claim:
@@ -217,6 +230,37 @@ def _claim_file(target: Path, key: Key, *, overwrite: bool = False) -> Path:
     return usual if mine else usual.with_name(f"{stem}.{short}.claim.json")
 
 
+_FORMATS = {
+    ".safetensors": "safetensors",
+    ".npz": "npz",
+    **dict.fromkeys((".bin", ".pt", ".pth", ".ckpt"), "torch"),
+}
+
+
+def _check_whole(
+    model: Path, out: str | Path | None, checkpoint: Checkpoint, *, named: bool
+) -> None:
+    """Refuse one shard of several, and a name that promises another format."""
+    if model.is_file() and is_shard(model) and not named:
+        raise OutputError(
+            f"{model} is one shard of several: give the folder, or the index of its shards"
+        )
+    promised = _FORMATS.get(Path(out).suffix.lower()) if out is not None else None
+    kind = checkpoint.format.partition("_")[0]
+    if model.is_file() and root_of(model) == model and promised not in (None, kind):
+        raise OutputError(
+            f"{out} promises a file of {promised}, but the copy is one of {kind}, as {model.name}"
+            " is: choose the same ending, or convert the model first"
+        )
+
+
+def _left_out(model: Path) -> tuple[str, ...]:
+    """What of a folder is no part of the copy."""
+    root = root_of(model)
+    gone = sorted(e.name for e in root.rglob("*") if files.left_out(e)) if root.is_dir() else []
+    return (f"left out of the copy: {', '.join(dict.fromkeys(gone))}",) if gone else ()
+
+
 def _same_part(model: Path, target: Path) -> Path:
     """What stands in `target` for the model as it was named: a named index stays that index."""
     return target if root_of(model) == model else target / model.name
@@ -236,11 +280,9 @@ class Copying:
 def _write_copy(job: Copying, compute: Callable[[], Draft], progress: Progress | None) -> Embedding:
     """Copy while the mark is computed; copy and claim are complete before either gets its name."""
     checkpoint, model, out = job.checkpoint, job.model, job.out
-    single = model.is_file() and root_of(model) == model
     with ExitStack() as stack:
-        if single:
-            claim_file = _claim_file(out, job.key, overwrite=job.overwrite)
-            claim_draft = stack.enter_context(files.replacing(claim_file, overwrite=True))
+        claim_file = _claim_file(out, job.key, overwrite=job.overwrite)
+        claim_draft = stack.enter_context(files.replacing(claim_file, overwrite=True))
         temporary = stack.enter_context(files.replacing(out, overwrite=job.overwrite))
         drafts: list[Draft] = []
 
@@ -250,25 +292,30 @@ def _write_copy(job: Copying, compute: Callable[[], Draft], progress: Progress |
 
         checkpoint.write(temporary, edits)
         drafted = drafts[0]
+        written = open_file(_same_part(model, temporary))
+        notes = mark_copies(drafted, written, temporary) + _left_out(model)
         verdict = _reread(drafted, _same_part(model, temporary), str(out), progress)
         source = digest_of(checkpoint, drafted.reading.digests)
         claim = _claim(drafted.key, drafted.placement, verdict.checkpoint_digest, source)
-        if not single:
-            claim_draft = _claim_file(temporary, drafted.key)
-            claim_file = out / claim_draft.name
         claim_draft.write_text(claim.to_json(), encoding="utf-8")
-    return _result(drafted, out, claim_file, claim, verdict)
+    result = _result(drafted, out, claim_file, claim, verdict)
+    return replace(result, warnings=result.warnings + notes)
 
 
 def _write_in_place(drafted: Draft, model: Path, progress: Progress | None) -> Embedding:
     checkpoint, root = drafted.checkpoint, root_of(model)
     claim, claim_file = _draft_claim(drafted), _claim_file(root, drafted.key)
+    others = other_copies(checkpoint, root, drafted.tensors)
     names = [tensor.info.name for tensor in drafted.tensors]
     change = journal.Plan(checkpoint.in_place_ranges(names), claim_file, claim.to_json())
     with journal.changing(root, change):
         checkpoint.apply(drafted.edits(), lambda file: file)
         verdict = _reread(drafted, model, str(root), progress)
-    return _result(drafted, root, claim_file, claim, verdict)
+    result = _result(drafted, root, claim_file, claim, verdict)
+    left = tuple(
+        f"{o.name} holds the marked tensors too, and stays unmarked: use -o" for o in others
+    )
+    return replace(result, warnings=result.warnings + left)
 
 
 def _reread(drafted: Draft, path: Path, label: str, progress: Progress | None) -> Verdict:

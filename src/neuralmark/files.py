@@ -13,6 +13,9 @@ from threading import Event
 
 from neuralmark.errors import OutputError, UnsafeError
 
+LEFT_OUT = (".git", ".hg", ".svn", ".bzr", ".jj")
+"""What version control keeps beside a model: no part of it, and full of its unmarked past."""
+
 _COPY_STEP = 64 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (
@@ -55,8 +58,13 @@ def copy_file(source: Path, target: Path, stop: Event | None = None) -> None:
     shutil.copymode(source, target)
 
 
+def left_out(entry: Path) -> bool:
+    """Whether copying a model leaves this out: version control, and claims (not public)."""
+    return entry.name in LEFT_OUT or entry.name.endswith(".claim.json")
+
+
 def copy_tree(source: Path, target: Path, stop: Event | None = None) -> None:
-    """Copy a file, or a folder with all it holds.
+    """Copy a file, or a folder with all it holds but what is no part of a model.
 
     Links to files are followed, as in a hub's cache; links to folders might lead anywhere.
     """
@@ -67,6 +75,8 @@ def copy_tree(source: Path, target: Path, stop: Event | None = None) -> None:
         raise UnsafeError(f"{source}: is neither a file nor a folder; take it out of the folder")
     target.mkdir(exist_ok=True)
     for entry in sorted(source.iterdir()):
+        if left_out(entry):
+            continue
         if entry.is_symlink() and entry.is_dir():
             raise UnsafeError(f"{entry}: links to a folder, which is not followed; take it out")
         if stop is not None and stop.is_set():

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
+from typing import Any
 
 from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint, TensorInfo, open_checkpoint
@@ -241,6 +242,16 @@ def _is_edge(name: str) -> bool:
     parts = name.lower().split(".")
     top = parts[1] if parts[0] in ("model", "transformer") and len(parts) > 2 else parts[0]
     return top in _HEADS or any(_EDGE.fullmatch(part) for part in parts[-3:])
+
+
+def listed(names: Any) -> list[str] | None:
+    """Tensor names as callers give them: a list, one name, or None (also "auto") for no choice."""
+    if names is None or (isinstance(names, str) and names == "auto"):
+        return None
+    given = [names] if isinstance(names, str) else names
+    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
+        raise ParameterError(f"tensors must be a list of names, not {names!r:.80}")
+    return list(given)
 
 
 def select(tensors: Sequence[Tensor], names: Sequence[str]) -> tuple[Tensor, ...]:

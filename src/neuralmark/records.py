@@ -1,10 +1,11 @@
 """Claim and Verdict: frozen, versioned, JSON (docs/formats.md)."""
 
-from dataclasses import asdict, dataclass
+import hashlib
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from neuralmark import files, schemes
+from neuralmark import files, presenting, schemes
 from neuralmark._version import __version__
 from neuralmark.core.encoding import strict_json
 from neuralmark.core.key import Parameters, Placement
@@ -70,6 +71,27 @@ class Claim:
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the claim file."""
         files.write_text(Path(path), self.to_json(), overwrite=overwrite)
+
+    @classmethod
+    def given(cls, claim: Any) -> "Claim | None":
+        """A claim as callers give it: itself, its file, or what its file holds, parsed."""
+        if claim is None or isinstance(claim, cls):
+            return claim
+        if isinstance(claim, str | Path):
+            return cls.load(claim)
+        if isinstance(claim, dict):
+            try:
+                return cls.loads(to_json(claim), "the claim")
+            except (TypeError, ValueError):
+                raise RecordError("the claim: holds what no claim file can") from None
+        raise ParameterError(
+            f"claim must be a Claim, the path of one or a parsed one, not {type(claim).__name__}"
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the claim's file, as `sha256sum` prints it."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     @classmethod
     def load(cls, path: str | Path) -> "Claim":
@@ -205,6 +227,18 @@ class Verdict:
     missing: tuple[Gap, ...] = ()
     scaling: str = "stored"
     version: str = __version__
+    date: str | None = None
+    """When it was given, in UTC."""
+    owner: str | None = None
+    """The owner's public label, where he wants it shown; nothing depends on it."""
+    claim_digest: str | None = None
+    """SHA-256 of the claim that was followed, as `sha256sum` prints it for the file."""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sha256(self) -> dict[str, str] | None:
+        """SHA-256 of the whole files, as `sha256sum` prints them; asked for by full_digest."""
+        return self.checkpoint_digest.files
 
     @property
     def verified(self) -> bool:
@@ -237,6 +271,14 @@ class Verdict:
             "model": PurePath(self.model).name,
             "files": self.checkpoint_digest.files,
         }
+
+    def __str__(self) -> str:
+        """One line; `to_json()` has everything."""
+        return presenting.short(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return presenting.table(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The whole evidence, as `neuralmark verify --json` prints it; for owner and judge."""
@@ -279,6 +321,10 @@ class Verdict:
             "certified_radius": radius,
             "model": self.model,
             "checkpoint_digest": asdict(self.checkpoint_digest),
+            "date": self.date,
+            "owner": self.owner,
+            "claim_digest": self.claim_digest,
+            "versions": dict(self.versions),
         }
 
     def to_json(self) -> str:

@@ -52,7 +52,7 @@ def test_set_aside(
     embed(gaussian_model(tmp_path / "apart.safetensors", seed=70), Key.load(thief), own)
     words = ("--claimant", "Acme", key, marked, "--claimant", "Bandit", thief, own)
     result = call("arbitrate", *words, "--disputed", stolen)
-    assert result.code == 0
+    assert result.code == 1
     assert "set aside:" in result.out
     assert "the exhibit of Bandit and the disputed model: unrelated" in result.out
     assert "mind:" in result.out

@@ -36,10 +36,10 @@ def test_a_lost_claim_is_rebuilt(marked: Path, key: Path) -> None:
 def test_rebuilt_for_a_folder(key: Path, tmp_path: Path) -> None:
     folder = sharded_model(tmp_path / "model")
     call("embed", folder, "--key", key, "--in-place")
-    (folder / "neuralmark.claim.json").unlink()
+    Path(f"{folder}.claim.json").unlink()
     told = call("claim", folder / "model.safetensors.index.json", "--key", key, "--json").json
-    assert told["claim_file"] == str(folder / "neuralmark.claim.json")
-    assert told["claim"] == json.loads((folder / "neuralmark.claim.json").read_text())
+    assert told["claim_file"] == f"{folder}.claim.json"
+    assert told["claim"] == json.loads(Path(f"{folder}.claim.json").read_text())
 
 
 def test_rebuilt_elsewhere_and_over(marked: Path, key: Path, tmp_path: Path) -> None:

@@ -91,6 +91,10 @@ def test_claim_has_what_is_documented(marked: Path) -> None:
 
 
 def test_full_digest(marked: Path, key: Path, tmp_path: Path) -> None:
+    told = call("verify", marked, "--key", key, "--full-digest", "--owner", "Acme").out
+    whole = hashlib.sha256(marked.read_bytes()).hexdigest()
+    assert whole in told.replace("\n", "").replace(" ", "").replace("│", "")
+    assert "Acme" in told
     verdict = call("verify", marked, "--key", key, "--json", "--full-digest").json
     whole = hashlib.sha256(marked.read_bytes()).hexdigest()
     assert verdict["checkpoint_digest"]["files"] == {marked.name: whole}

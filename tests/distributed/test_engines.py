@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("worker.py")
 ONCE = ("resume", "saving", "replicated", "one_shard", "half", "grids", "lead_fails", "refused")
-LAUNCHES = {2: ("ddp", "fsdp2", "tp", *ONCE), 4: ("fsdp2_tp", "hsdp", "fsdp2")}
+LAUNCHES = {2: ("ddp", "fsdp2", "tp", *ONCE, "other_keys"), 4: ("fsdp2_tp", "hsdp", "fsdp2")}
 ENGINES = [(2, "ddp"), (2, "fsdp2"), (2, "tp"), (4, "fsdp2_tp"), (4, "hsdp"), (4, "fsdp2")]
 SHARDED_DIMENSIONS = {"ddp": 0, "fsdp2": 1, "tp": 1, "fsdp2_tp": 2, "hsdp": 1}
 MESH_DIMENSIONS = SHARDED_DIMENSIONS | {"ddp": 1, "hsdp": 2}
@@ -184,7 +184,8 @@ def test_partial_gradients_are_added_up_first(launches: Launches) -> None:
 def test_a_mesh_dimension_of_one_process_shards_nothing(launches: Launches) -> None:
     for found in launches.results(2, "one_shard"):
         assert found["digests"] == ["down.weight", "out.weight", "up.weight"]
-        assert found["collectives"] == {"c10d.broadcast_": 2}
+        agreed = {"c10d.allreduce_": 2}  # on the key and the tensors, and on the settings
+        assert found["collectives"] == agreed | {"c10d.broadcast_": 2}
 
 
 def test_half_precision_is_settled_together(launches: Launches) -> None:
@@ -239,6 +240,16 @@ def test_what_cannot_work_says_what_to_do(launches: Launches) -> None:
         assert 'mode="gradient"' in found["loss_term"]
         assert found["computed"].startswith("UnsuitableTensorError: 'up.weight' cannot be used")
         assert found["computed_verify"] == "not-verified"
+
+
+def test_processes_with_different_keys_are_noticed(launches: Launches) -> None:
+    for found in launches.results(2, "other_keys"):
+        for engine in ("ddp", "fsdp2"):
+            assert found[engine].pop("same") == "nothing was raised"
+        for calls in found.values():
+            for call, text in calls.items():
+                what = call if call in ("settings", "tensors") else "key"
+                assert text.startswith(f"UsageError: the processes do not agree on the {what}:")
 
 
 def test_the_example_runs() -> None:

@@ -45,6 +45,7 @@ from neuralmark import Key, LiveMark, Parameters, Verdict
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.imprint import LeastChange
 from neuralmark.errors import InfeasibleError
+from neuralmark.integrations._shared import Options
 
 POOLS = 320
 KEY = Key(Parameters(160, POOLS, 1), salt=bytes(32), secret=bytes(range(32)))
@@ -429,6 +430,28 @@ def refused(folder: Path) -> Result:
     return results
 
 
+def other_keys(folder: Path) -> Result:
+    """A key of its own in every process, or other settings, is an error in all of them."""
+    results: Result = {}
+    mine = Key(KEY.parameters, salt=bytes(32), secret=bytes([dist.get_rank()]) * 32)
+    for name in ("ddp", "fsdp2"):
+        engine = ENGINES[name]()
+        model = engine.shard(network(engine.width))
+        calls: dict[str, Callable[[], Any]] = {
+            "attach": partial(neuralmark.attach, model, sgd(model), mine, tensors=ALL),
+            "imprint": partial(neuralmark.imprint, model, mine, tensors=ALL),
+            "verify": partial(neuralmark.verify, model, mine, tensors=ALL),
+            "settings": partial(attach, model, strength=1.0 + dist.get_rank()),
+            "tensors": partial(attach, model, tensors=[ALL[dist.get_rank()]]),
+        }
+        results[name] = {call: message(calls[call]) for call in calls}
+        results[name]["same"] = message(partial(attach, model))
+    options = Options(mine, ALL, None, None, 1, "weights")
+    plain = network(203)  # as a framework shows it: without DDP's shell
+    results["framework"] = {"attach": message(partial(options.attach, plain, sgd(plain)))}
+    return results
+
+
 SCENARIOS: dict[str, Callable[[Path], Result]] = {
     "resume": resume,
     "saving": saving_changes_nothing,
@@ -438,6 +461,7 @@ SCENARIOS: dict[str, Callable[[Path], Result]] = {
     "grids": grids,
     "lead_fails": lead_fails,
     "refused": refused,
+    "other_keys": other_keys,
 }
 
 

@@ -30,7 +30,7 @@ def run(name: str, folder: Path, *options: str) -> str:
 def test_plain(tmp_path: Path, mode: str) -> None:
     out = run("plain.py", tmp_path, "--mode", mode)
     assert "verified: 256/256 bits, 2^-256" in out
-    assert (tmp_path / "plain-output" / "neuralmark.claim.json").exists()
+    assert (tmp_path / "plain-output.claim.json").exists()
 
 
 def test_lightning(tmp_path: Path) -> None:

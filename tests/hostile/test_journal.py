@@ -94,7 +94,7 @@ def test_links_are_not_followed(tmp_path: Path, header: dict[str, Any]) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (folder / "link.safetensors").symlink_to(victim)
-    change = {"ranges": [["link.safetensors", 0, 4]], "claim_file": "neuralmark.claim.json"}
+    change = {"ranges": [["link.safetensors", 0, 4]], "claim_file": "folder.claim.json"}
     journal(folder / ".neuralmark.nmjournal", header | change, b"abcd")
     call("inspect", folder).failed(3, "InterruptedEmbedError")
     assert victim.read_text() == "precious"

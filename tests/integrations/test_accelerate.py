@@ -94,9 +94,7 @@ def test_the_helpers_log_and_finish(tmp_path: Path, key: Key) -> None:
     assert values["neuralmark/margin"] == pytest.approx(2, rel=1e-3)
     claim = bridge.finish(accelerator, mark, tmp_path / "out")
     accelerator.save_model(model, tmp_path / "out")
-    verdict = neuralmark.verify(
-        tmp_path / "out", key, claim=tmp_path / "out" / "neuralmark.claim.json"
-    )
+    verdict = neuralmark.verify(tmp_path / "out", key, claim=tmp_path / "out.claim.json")
     assert verdict.verified
     assert claim.marked_digest.tensors == verdict.checkpoint_digest.tensors
 

@@ -80,12 +80,12 @@ def test_lora(key: Key) -> None:
     merged, frozen, paper, judge = blocks("lora.md")
     for block in (merged, frozen):
         run(block, lora_names(key))
-    assert neuralmark.verify("merged", key, claim="merged/neuralmark.claim.json").verified
+    assert neuralmark.verify("merged", key, claim="merged.claim.json").verified
     assert neuralmark.verify("marked-base", key).verified
     names = lora_names(key)
     run(paper, names)
     names["optimizer"].step()
     names["model"].save_pretrained("adapter")
     Path("output").mkdir()
-    names["mark"].claim().save("output/neuralmark.claim.json")
+    names["mark"].claim().save("output.claim.json")
     run(judge, names | {"base": gpt2()})

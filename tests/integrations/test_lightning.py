@@ -136,7 +136,7 @@ def test_the_claim_beside_the_checkpoint_verifies_it(
     saver = ModelCheckpoint(dirpath=tmp_path / "saved", filename="model")
     module = kind()
     fit(module, tmp_path, callback, saver, epochs=6)
-    claim = tmp_path / "saved" / "neuralmark.claim.json"
+    claim = tmp_path / "saved.claim.json"
     verdict = neuralmark.verify(tmp_path / "saved" / "model.ckpt", key, claim=claim)
     assert verdict.verified
     assert verdict.rate == 1
@@ -190,7 +190,7 @@ def test_numbers_reach_every_logger(tmp_path: Path, key: Key) -> None:
     events = EventAccumulator(str(next((tmp_path / "tb").iterdir())))
     events.Reload()
     assert {event.step for event in events.Scalars("neuralmark/loss")} == {3, 7, 11, 15}
-    assert (tmp_path / "csv" / "neuralmark.claim.json").exists()
+    assert (tmp_path / "csv.claim.json").exists()
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")

@@ -62,7 +62,7 @@ def test_the_saved_model_is_verified_by_the_claim_beside_it(
     )
     run.train()
     run.save_model()
-    claim = tmp_path / "neuralmark.claim.json"
+    claim = Path(f"{tmp_path}.claim.json")
     verdict = neuralmark.verify(tmp_path, key, claim=claim)
     assert verdict.verified
     assert verdict.rate == 1

@@ -61,7 +61,7 @@ def test_counts_and_core_time_of_an_experiment() -> None:
     found = part(experiments.get("pruning"), SMOKE, Results(rows("pruning", 4)))
     assert (found.done, found.runs, found.seconds) == (4, 15, 240.0)
     text = markdown(SMOKE, [], [found])
-    assert "4 of 15 runs of its own, 4 min 00 s of core time" in text
+    assert "4 of 15 runs of its own, 4 min 00 s by the clock" in text
     assert "`neuralmark lab run pruning --preset smoke`" in text
 
 
@@ -69,7 +69,7 @@ def test_rows_of_other_scales_are_not_counted() -> None:
     foreign = [{"run": "0" * 20, "seconds": 1e6, "versions": {"neuralmark": "0"}}]
     found = rows("overlap")
     text = markdown(SMOKE, found + foreign, parts(found + foreign))
-    assert re.search(r"3 of \d+ runs are finished; they took 3 min 00 s of core time", text)
+    assert re.search(r"3 of \d+ runs are finished; they took 3 min 00 s by the clock", text)
     assert "Runs of other scales in the folder: 1." in text
     assert "neuralmark 0" not in text
 

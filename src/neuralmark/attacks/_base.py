@@ -54,6 +54,8 @@ class Data:
     labels: "torch.Tensor"
     test_inputs: "torch.Tensor"
     test_labels: "torch.Tensor"
+    augmented: "Callable[[torch.Tensor, torch.Generator], torch.Tensor] | None" = None
+    """Training inputs of these numbers as the attacker varies them (crops, flips); None: as is."""
 
     @property
     def classes(self) -> int:

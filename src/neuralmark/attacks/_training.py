@@ -89,8 +89,11 @@ def fit(
     total = course.epochs * -(-len(data.inputs) // course.batch)
     for epoch in range(epochs, course.epochs):
         order = torch.from_numpy(scene.rng.permutation(len(data.inputs)))
+        generator = torch.Generator()
+        if data.augmented is not None:
+            generator.manual_seed(int(scene.rng.integers(1 << 62)))
         for some in order.split(course.batch):
-            loss = _loss(model, data, some)
+            loss = _loss(model, data, some, generator)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -115,11 +118,14 @@ def _resumed(stage: Stage, scene: Scene, course: Course, data: Data) -> tuple[in
     return kept["epochs"], kept["steps"]
 
 
-def _loss(model: Any, data: Data, some: "torch.Tensor") -> "torch.Tensor":
+def _loss(
+    model: Any, data: Data, some: "torch.Tensor", generator: "torch.Generator"
+) -> "torch.Tensor":
     from torch.nn.functional import cross_entropy
 
     try:
-        outputs = model(data.inputs[some])
+        given = data.augmented
+        outputs = model(data.inputs[some] if given is None else given(some, generator))
         outputs = getattr(outputs, "logits", outputs)
         return cross_entropy(outputs, data.labels[some])
     except FAILURES as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralmark.checkpoints._base import Checkpoint, TensorInfo
+from neuralmark.checkpoints._hints import hint
 from neuralmark.checkpoints._journal import refuse_interrupted
 from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError
 
@@ -51,6 +52,9 @@ def open_file(path: Path) -> Checkpoint:
                 head = file.read(HEAD_BYTES)
         elif not path.is_dir():
             raise CheckpointError(f"{path}: is neither a file nor a folder")
+        what = hint(path, head)
+        if what is not None:
+            raise UnknownFormatError(f"{path}: {what}")
         for module in _modules():
             if module.matches(path, head):
                 return _with_sound_names(module.open(path))

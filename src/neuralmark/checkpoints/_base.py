@@ -83,6 +83,10 @@ class Checkpoint:
         self.format = form
         self._tensors = tensors
 
+    def others(self) -> "list[tuple[str, Checkpoint]]":
+        """Further tables of tensors in the same file, by name (torch: state_dict_ema and such)."""
+        return []
+
     def names(self) -> list[str]:
         """Stored names, in the order of the file."""
         return list(self._tensors)

@@ -73,7 +73,7 @@ def recover(path: Path) -> str | None:
         message = None
         if _done(journal).exists():
             header, _ = _load(path, _done(journal))
-            _complete(journal, _beside(path, header["claim_file"]), header["claim"])
+            _complete(journal, _claim_place(path, header["claim_file"]), header["claim"])
             message = f"{path}: completed an interrupted in-place embedding"
         elif journal.exists():
             _undo(path, journal)
@@ -203,7 +203,7 @@ def _check(path: Path, header: dict[str, Any], size: int) -> None:
     name, claim = header["claim_file"], header["claim"]
     if not isinstance(name, str) or not isinstance(claim, str):
         raise ValueError("its claim is no text")
-    stem = "neuralmark" if path.is_dir() else path.name
+    stem = path.name if path.name not in ("", "..") else path.resolve().name
     named = name.startswith(f"{stem}.") and name.endswith(".claim.json")
     if not named or name != Path(name).name:
         raise ValueError("it names what is no claim of the model")
@@ -221,6 +221,11 @@ def _restore(path: Path, journal: Path) -> None:
                     files.write_at(target.fileno(), piece, at)
                     at += len(piece)
                 os.fsync(target.fileno())
+
+
+def _claim_place(path: Path, name: str) -> Path:
+    """Beside the file or the folder, never in a folder: that is published."""
+    return (path if path.name not in ("", "..") else path.resolve()).with_name(name)
 
 
 def _beside(path: Path, name: str) -> Path:

@@ -74,10 +74,18 @@ Locate = Callable[[Storage], tuple[int, int]]
 """Gives the offset in the file and the length in bytes of a storage of known kind."""
 
 
-def stored_tensors(path: Path, value: Any, locate: Locate) -> dict[str, StoredTensor]:
-    """Give every tensor of a loaded pickle, by its dotted name."""
-    calls = _Finder(path).find(value)
+def stored_tensors(
+    path: Path, value: Any, locate: Locate, table: str | None = None
+) -> dict[str, StoredTensor]:
+    """Give every tensor of the model in a loaded pickle, or of another table, by dotted name."""
+    finder = _Finder(path)
+    calls = finder.find(value) if table is None else finder.others(value)[table]
     return {name: _Rebuild(path, name, call).stored(locate) for name, call in calls.items()}
+
+
+def other_tables(path: Path, value: Any) -> list[str]:
+    """Name the tables of tensors beside the model's: averages, copies."""
+    return list(_Finder(path).others(value))
 
 
 def storage_of(path: Path, reference: Any) -> Storage | None:
@@ -123,6 +131,20 @@ class _Finder:
         if not found:
             raise MalformedError(f"{self._path}: holds no tensors; save model.state_dict()")
         return found
+
+    def others(self, value: Any) -> dict[str, dict[str, Call]]:
+        """Tables beside the one that `find` chooses, by key."""
+        root = self._parts(value) or {}
+        if root is not _table(value) or any(map(_tensor, root.values())):
+            return {}
+        tables = {
+            key: self._flat(self._parts(part) or {}, part)
+            for key, part in root.items()
+            if isinstance(key, str) and key not in SKIPPED_KEYS
+        }
+        tables = {key: found for key, found in tables.items() if found}
+        chosen = next((key for key in USUAL_KEYS if key in tables), None)
+        return {} if chosen is None else {k: t for k, t in tables.items() if k != chosen}
 
     def _flat(self, table: dict[Any, Any], owner: Any) -> dict[str, Call]:
         """Give the tensors under a table by dotted name; `owner` is the record it is read from."""

@@ -56,6 +56,13 @@ class _Folder(Checkpoint):
                 self._shard_of[name] = shard
         super().__init__(path, f"folder of {shards[0].format}", tensors)
 
+    def others(self) -> list[tuple[str, Checkpoint]]:
+        return [
+            (f"{shard.path.name}: {table}", other)
+            for shard in dict.fromkeys(self._shard_of.values())
+            for table, other in shard.others()
+        ]
+
     def repairs(self, names: list[str], target: Any) -> list[Patch]:
         return [
             patch

@@ -5,13 +5,20 @@ the storages), then for each storage its number of elements in 8 bytes and its e
 the pickles is ever executed. Quantised and sparse tensors are listed with an obstacle.
 """
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from neuralmark.checkpoints._base import Checkpoint
 from neuralmark.checkpoints._inert import Persistent, Reader
 from neuralmark.checkpoints._pickle import load
-from neuralmark.checkpoints._torch import Storage, storage_of, stored_tensors
+from neuralmark.checkpoints._torch import (
+    Storage,
+    other_tables,
+    storage_of,
+    stored_tensors,
+)
 from neuralmark.errors import CheckpointError, MalformedError
 
 MAGIC = 0x1950A86A20F9469CFC6C
@@ -25,6 +32,11 @@ def matches(path: Path, head: bytes) -> bool:
 
 def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Read the pickles inertly and walk over the storages' lengths."""
+    return _open(path, None)
+
+
+def _open(path: Path, table: str | None) -> "_Legacy":
+    """Open the model's table, or another one."""
     size = path.stat().st_size
     with path.open("rb") as file:
         reader = Reader(file, size)
@@ -35,7 +47,20 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
         keys = load(reader).value
         storages = _Storages(path, pickle.persistents)
         storages.walk(file, keys, size)
-    return Checkpoint(path, "torch_legacy", stored_tensors(path, pickle.value, storages.locate))
+    tensors = stored_tensors(path, pickle.value, storages.locate, table)
+    opened = _Legacy(path, "torch_legacy", tensors)
+    opened.tables = partial(other_tables, path, pickle.value)
+    return opened
+
+
+class _Legacy(Checkpoint):
+    """An old file of torch; its other tables are opened when they are asked for."""
+
+    tables: Callable[[], list[str]]
+
+    def others(self) -> list[tuple[str, Checkpoint]]:
+        """Averages and other tables beside the model's."""
+        return [(name, _open(self.path, name)) for name in self.tables()]
 
 
 def _check_machine(path: Path, info: Any) -> None:

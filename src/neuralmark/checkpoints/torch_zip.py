@@ -6,7 +6,8 @@ compresses them, and a compressed record is how a small file asks for a lot of m
 records do not overlap, so together they cannot claim more bytes than the file has.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,7 +15,7 @@ from neuralmark.checkpoints import _zip
 from neuralmark.checkpoints._base import Checkpoint
 from neuralmark.checkpoints._inert import MAX_BYTES, Reader
 from neuralmark.checkpoints._pickle import load
-from neuralmark.checkpoints._torch import Storage, stored_tensors
+from neuralmark.checkpoints._torch import Storage, other_tables, stored_tensors
 from neuralmark.errors import CheckpointError, MalformedError, UnsafeError
 
 PICKLE = "data.pkl"
@@ -37,6 +38,11 @@ def _pickles(names: Iterable[str]) -> list[str]:
 
 def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Read the directory and the pickle (inertly), and find every tensor's bytes."""
+    return _open(path, None)
+
+
+def _open(path: Path, table: str | None) -> "_TorchZip":
+    """Open the model's table, or another one."""
     records = _zip.directory(path)
     names = _pickles(records)
     if len(names) != 1:
@@ -49,8 +55,20 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
             raise UnsafeError(f"{path}: its pickle is longer than {MAX_BYTES:,} bytes")
         file.seek(where.offset)
         pickle = load(Reader(file, where.record.size))
-        tensors = stored_tensors(path, pickle.value, archive.locate)
-    return _zip.ZipCheckpoint(path, "torch_zip", tensors, archive.storages())
+        tensors = stored_tensors(path, pickle.value, archive.locate, table)
+    opened = _TorchZip(path, "torch_zip", tensors, archive.storages())
+    opened.tables = partial(other_tables, path, pickle.value)
+    return opened
+
+
+class _TorchZip(_zip.ZipCheckpoint):
+    """A file of torch; its other tables are opened when they are asked for."""
+
+    tables: Callable[[], list[str]]
+
+    def others(self) -> list[tuple[str, Checkpoint]]:
+        """Averages and other tables beside the model's."""
+        return [(name, _open(self.path, name)) for name in self.tables()]
 
 
 class _Archive:

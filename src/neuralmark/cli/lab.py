@@ -85,7 +85,14 @@ def list_(preset: str, as_json: bool) -> None:
         output.as_json({"preset": scale.name, "experiments": rows, "all": total})
         return
     output.table(
-        ("experiment", "in the paper", "what it answers", "models", "other runs", "core time"),
+        (
+            "experiment",
+            "in the paper",
+            "what it answers",
+            "models",
+            "other runs",
+            "time on one core",
+        ),
         [(*map(str, list(row.values())[:-1]), _spell(row["core_seconds"])) for row in rows],
         numeric=(3, 4, 5),
     )

@@ -40,6 +40,7 @@ EXIT_CODES = {"verified": 0, "unreadable": 3}
     help="Look in this tensor (may be repeated).",
 )
 @click.option("--full-digest", is_flag=True, help="Digest whole files, not only what was read.")
+@click.option("--owner", metavar="TEXT", help="Public label of the owner to show on the verdict.")
 @click.option(
     "--report",
     type=options.PATH,
@@ -61,6 +62,7 @@ def command(
     claim_file: Path | None,
     tensors: tuple[str, ...],
     full_digest: bool,
+    owner: str | None,
     report: Path | None,
     public: bool,
     as_json: bool,
@@ -71,7 +73,7 @@ def command(
     choose and in every tensor large enough, the bound corrected for all of them. Exit code 0:
     verified; 1: not; 3: the weights could not be read.
     """
-    from neuralmark.verification import verify
+    from neuralmark.api import verify
 
     if claim_file and tensors:
         raise click.UsageError("--claim names the tensors already: give --claim or --tensor")
@@ -83,6 +85,7 @@ def command(
             claim=claim_file,
             tensors=list(tensors) or None,
             full_digest=full_digest,
+            owner=owner,
             progress=progress,
         )
     if report:
@@ -157,5 +160,7 @@ def _details(verdict: "Verdict") -> list[tuple[str, str]]:
                 + "no smaller change undoes this verdict, even by someone who knows the key",
             )
         )
+    rows += [(f"sha256 {name}", digest) for name, digest in (verdict.sha256 or {}).items()]
+    rows += [("owner", verdict.owner)] if verdict.owner else []
     rows.append(("so", verdict.reason))
     return rows

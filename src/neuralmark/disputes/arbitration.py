@@ -26,6 +26,7 @@ from neuralmark.errors import (
     CheckpointError,
     ClaimMismatchError,
     NonFiniteError,
+    ParameterError,
     RecordError,
     TooFewCarriersError,
     UnknownTensorError,
@@ -117,12 +118,10 @@ def _party(claimant: Claimant, shown: Shown) -> Party:
 
 
 def _claim(claimant: Claimant) -> Claim | None:
-    if isinstance(claimant.claim, str | Path):
-        try:
-            return Claim.load(claimant.claim)
-        except RecordError as error:
-            raise RecordError(f"the claim of {claimant.name}: {error}") from None
-    return claimant.claim
+    try:
+        return Claim.given(claimant.claim)
+    except (RecordError, ParameterError) as error:
+        raise type(error)(f"the claim of {claimant.name}: {error}") from None
 
 
 def _open(label: str, path: str | Path) -> _Model:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from neuralmark._version import __version__
+from neuralmark.core.bound import SECURITY_BITS
 from neuralmark.disputes.relations import RELATED, Relation
 from neuralmark.errors import DisputeError
 from neuralmark.records import NOT_VERIFIED, VERIFIED, Verdict, to_json
@@ -17,8 +18,14 @@ TRACES = "traces"
 ABSENT = "absent"
 UNPROVEN = "unproven"
 
-ABSENT_ABOVE = -20.0
-"""A mark is absent where luck alone matches as well with a chance above 2^-20."""
+ABSENT_ABOVE = -64.0
+"""A mark is absent where luck alone matches as well with a chance above 2^-64.
+
+Keys can be tried until one matches a given model a little: 2^20 of them take a minute.
+"""
+
+_REMARKABLE = -20.0
+"""From here on the match of a key that can prove nothing is called one; it decides nothing."""
 
 DISPUTED = "the disputed model"
 LONGEST_NAME = 100
@@ -86,7 +93,7 @@ class Sighting:
             party=party,
             model=model,
             state=state_of(verdict),
-            reason=verdict.reason,
+            reason=_found(verdict),
             matched=verdict.matched,
             bits=verdict.bits,
             boundary=verdict.boundary,
@@ -97,6 +104,18 @@ class Sighting:
         )
 
 
+def _found(verdict: Verdict) -> str:
+    """What was found, without what `verify` advises its user to do."""
+    said = f"{verdict.matched} of {verdict.bits} bits match"
+    if verdict.boundary is None:
+        return f"{said}; so few bits can never go below 2^-{SECURITY_BITS}"
+    if verdict.status not in (VERIFIED, NOT_VERIFIED):
+        return verdict.reason
+    ways = f"{verdict.trials} ways" if verdict.trials > 1 else "one way"
+    needed = "would have sufficed" if verdict.verified else "are needed"
+    return f"{said}; {verdict.boundary} {needed} in {ways} of looking"
+
+
 def state_of(verdict: Verdict) -> str:
     """Present, traces, absent; or unproven, which is no mark, for nobody and against nobody.
 
@@ -105,11 +124,9 @@ def state_of(verdict: Verdict) -> str:
     """
     if verdict.status == VERIFIED:
         return PRESENT
-    if verdict.bound_log2 > ABSENT_ABOVE:
-        return ABSENT
     if verdict.status == NOT_VERIFIED and verdict.key_kind == "native":
-        return TRACES
-    return UNPROVEN
+        return ABSENT if verdict.bound_log2 > ABSENT_ABOVE else TRACES
+    return ABSENT if verdict.bound_log2 > _REMARKABLE else UNPROVEN
 
 
 @dataclass(frozen=True)

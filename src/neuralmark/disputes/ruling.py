@@ -30,6 +30,7 @@ Verdicts = Mapping[tuple[str, str], Verdict | None]
 """By the party's name and the model's label; None: the model has no place for the mark."""
 
 _BLOCKING = (PRESENT, TRACES)
+_FOUND = {PRESENT: "is present", TRACES: "has left traces"}
 _STATES = {
     ABSENT: "is absent from",
     TRACES: "shows only traces (weakened, or found by luck) in",
@@ -52,14 +53,14 @@ def rule(
         for label in labels
     }
     aside = _set_aside(parties, relations, disputed)
-    doubtful = _doubtful(aside, sightings) if disputed else ()
-    cases = tuple(_case(party, parties, sightings, aside, disputed, doubtful) for party in parties)
+    barred = _barred(aside, sightings) if disputed else {}
+    cases = tuple(_case(party, parties, sightings, aside, disputed, barred) for party in parties)
     complete = [case.party for case in cases if case.complete]
     owner = complete[0] if len(complete) == 1 else None  # never two; if ever, nobody wins
     return Ruling(
         owner=owner,
         reasons=_reasons(cases, owner),
-        cautions=_cautions(parties, sightings, aside, owner),
+        cautions=_cautions(parties, sightings, aside),
         parties=tuple(parties),
         disputed=disputed,
         cases=cases,
@@ -112,15 +113,26 @@ def _set_aside(
     return tuple(aside)
 
 
-def _doubtful(
-    aside: Sequence[str], sightings: Mapping[tuple[str, str], Sighting]
-) -> tuple[str, ...]:
-    """Who was set aside, has no mark in the disputed model, and may yet be its author.
+def _barred(aside: Sequence[str], sightings: Mapping[tuple[str, str], Sighting]) -> dict[str, str]:
+    """Why nobody wins against those who were set aside, by name.
 
-    A thief who reorders the channels of a stolen model, or adds idle ones, leaves neither mark nor
-    correlation, at no cost; an idle claimant looks just the same.
+    A thief who reorders a stolen model leaves no correlation, at no cost. If he left the marked
+    tensors as they were, the owner's mark is still there; if not, an idle claimant looks the same.
     """
-    return tuple(name for name in aside if sightings[name, DISPUTED].state not in _BLOCKING)
+    return {name: _bar(sightings[name, DISPUTED]) for name in aside}
+
+
+def _bar(found: Sighting) -> str:
+    label = exhibit_of(found.party)
+    if found.state in _BLOCKING:
+        return (
+            f"the mark of {found.party} {_FOUND[found.state]} in {DISPUTED}, though {label} is not"
+            " related to it: this may be a copy whose other tensors were rearranged"
+        )
+    return (
+        f"{DISPUTED} shares neither weights nor the mark with {label}: an idle claim, or a copy"
+        " with reordered or added channels; weights alone do not tell which"
+    )
 
 
 def _case(
@@ -129,24 +141,18 @@ def _case(
     sightings: Mapping[tuple[str, str], Sighting],
     aside: Sequence[str],
     disputed: Shown | None,
-    doubtful: Sequence[str] = (),
+    barred: Mapping[str, str],
 ) -> Case:
     """Hold one party against every part of the criterion."""
     holds: list[str] = []
-    missing: list[str] = [
-        f"{DISPUTED} shares neither weights nor the mark with {exhibit_of(name)}: an idle claim,"
-        " or a copy with reordered or added channels; have that examined, then rule without"
-        f" {name} (with one party left, 'neuralmark verify' is enough)"
-        for name in doubtful
-        if name != party.name
-    ]
+    missing = [why for name, why in barred.items() if name != party.name]
     if party.name in aside:
         what = "what the others show" if disputed is None else DISPUTED
         missing.append(f"{party.label} is unrelated to {what} and was set aside")
     elif aside and disputed is None:
         missing.append(
-            f"the exhibits are not of one model ({_listed(aside)} set aside), and no disputed"
-            " model was given that says which the dispute is about: give --disputed"
+            f"the exhibits are not of one model ({_listed(aside)} set aside), and without a"
+            " disputed model nothing says which of them the dispute is about"
         )
     others = [other for other in parties if other is not party]
     wanted = [party.label]
@@ -161,8 +167,7 @@ def _case(
     for other in others:
         state = sightings[other.name, party.label].state
         if state in _BLOCKING:
-            found = "is present" if state == PRESENT else "has left traces"
-            missing.append(f"the mark of {other.name} {found} in {party.label}")
+            missing.append(f"the mark of {other.name} {_FOUND[state]} in {party.label}")
         elif state == UNPROVEN:
             holds.append(
                 f"the key of {other.name} matches {party.label} without proof, which is no mark"
@@ -185,7 +190,6 @@ def _cautions(
     parties: Sequence[Party],
     sightings: Mapping[tuple[str, str], Sighting],
     aside: Sequence[str],
-    owner: str | None,
 ) -> tuple[str, ...]:
     """What a judge should mind before relying on the ruling."""
     said = []
@@ -193,8 +197,7 @@ def _cautions(
         said.append(
             f"what {_listed(aside)} showed was set aside because its weights correlate by less"
             f" than {RELATED:g}; a copy with reordered, rescaled or reshaped channels looks the"
-            " same: if the models behave alike, have that examined"
-            + (" before relying on this ruling" if owner else "")
+            " same, and whether the models behave alike was not examined"
         )
     for party in parties:
         states = {s.state for (name, _), s in sightings.items() if name == party.name}
@@ -204,17 +207,21 @@ def _cautions(
                 " can be fitted to any model, or it has too few bits; its matches count neither"
                 " for nor against anybody"
             )
-        if any(
-            sightings[party.name, other.label].state == TRACES
-            for other in parties
-            if other is not party
-        ):
-            said.append(
-                f"traces of the mark of {party.name} in another's exhibit may be a weakened mark,"
-                " or a key picked from about a million because it fits that model a little; a"
-                " commitment registered before the model was released rules out the second"
-            )
-    return tuple(said)
+    return tuple(said + [_traced(s) for s in sightings.values() if _foreign_trace(s)])
+
+
+def _foreign_trace(found: Sighting) -> bool:
+    return found.state == TRACES and found.model != exhibit_of(found.party)
+
+
+def _traced(found: Sighting) -> str:
+    luck = found.bound_log2 or 0.0
+    return (
+        f"traces of the mark of {found.party} in {found.model}: luck alone matches as well with a"
+        f" chance of 2^{luck:.0f}; they are a weakened mark, or a key picked from about"
+        f" 2^{-luck:.0f} for fitting that model a little, which a commitment registered before the"
+        " model was released rules out"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed as dist
 
 from neuralmark.errors import NeuralMarkError, NonFiniteError
 from neuralmark.keyfile import Key
 from neuralmark.records import Claim
 from neuralmark.training.attach import attach
 from neuralmark.training.handle import LiveMark
-
-CLAIM_NAME = "neuralmark.claim.json"
+from neuralmark.training.layout import Peers, require_agreement
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,15 @@ class Options:
     def attach(
         self, model: torch.nn.Module, optimizer: Any, state: dict[str, Any] | None = None
     ) -> LiveMark:
-        """Attach, and go on from the saved state of a handle if there is one."""
+        """Attach, and go on from the saved state of a handle if there is one.
+
+        Frameworks may show the inner model of DDP, which does not know its peers: so all processes
+        are asked whether they have the same key.
+        """
+        if dist.is_available() and dist.is_initialized():
+            device = next((p.device.type for p in model.parameters()), "cpu")
+            world = Peers(dist.group.WORLD, device)
+            require_agreement((world,), {"key": self.key.fingerprint})
         mark = attach(
             model,
             optimizer,

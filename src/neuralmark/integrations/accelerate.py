@@ -4,7 +4,7 @@ model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 mark = attach(accelerator, model, optimizer, key)       # save_state and load_state include it
 ...
 log(accelerator, mark, step)
-finish(accelerator, mark, "output")                     # detaches, writes the claim
+finish(accelerator, mark, "output")                     # detaches, writes output.claim.json
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ except ImportError:
 
 import torch
 
+from neuralmark.embedding import claim_path
 from neuralmark.integrations import _shared
 from neuralmark.keyfile import Key
 from neuralmark.records import Claim
@@ -53,6 +54,6 @@ def log(accelerator: Accelerator, mark: LiveMark, step: int | None = None) -> No
 
 
 def finish(accelerator: Accelerator, mark: LiveMark, folder: str | Path) -> Claim:
-    """Detach, and write the claim into the model's folder; every process calls it."""
-    path = Path(folder) / _shared.CLAIM_NAME
+    """Detach, and write the claim beside the model's folder; every process calls it."""
+    path = claim_path(Path(folder))
     return _shared.finish(mark, path, writes=accelerator.is_main_process)

@@ -1,7 +1,7 @@
 """A callback for Lightning.
 
     trainer = lightning.Trainer(callbacks=[NeuralMarkCallback(key)], ...)
-    trainer.fit(model)                  # neuralmark.claim.json is now beside the checkpoints
+    trainer.fit(model)                  # the claim is now beside the checkpoints' folder
 
 Works with automatic and manual optimization; the term comes after gradient clipping.
 """
@@ -19,7 +19,8 @@ except ImportError:
         "marking with Lightning needs it: pip install 'neuralmark[lightning]'"
     ) from None
 
-from neuralmark.integrations._shared import CLAIM_NAME, Options, finish, numbers
+from neuralmark.embedding import claim_path
+from neuralmark.integrations._shared import Options, finish, numbers
 from neuralmark.keyfile import Key
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
@@ -29,7 +30,7 @@ class NeuralMarkCallback(Callback):
     """Train a key's mark into the module; arguments as of `neuralmark.attach`.
 
     `optimizer` is the index of the one that trains the marked tensors, where there are several;
-    `claim_path` is where the claim goes (else beside the checkpoints, or to the log folder).
+    `claim_path` is where the claim goes (else beside the folder of checkpoints or logs).
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class NeuralMarkCallback(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Detach, and write the claim."""
         if self.mark is not None:
-            path = self.claim_path or _folder(trainer) / CLAIM_NAME
+            path = self.claim_path or claim_path(_folder(trainer))
             self.claim = finish(self.mark, path, writes=trainer.is_global_zero)
 
     def on_exception(

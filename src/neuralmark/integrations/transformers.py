@@ -1,7 +1,7 @@
 """A callback for `transformers.Trainer`.
 
     trainer = Trainer(model, args, callbacks=[NeuralMarkCallback(key)], ...)
-    trainer.train()                     # neuralmark.claim.json is now in args.output_dir
+    trainer.train()                     # the claim is now beside args.output_dir
     trainer.save_model()
 
 The term is added to the gradients inside the optimizer's step, so it is right with gradient
@@ -23,7 +23,8 @@ except ImportError:
         "marking with transformers' Trainer needs it: pip install 'neuralmark[transformers]'"
     ) from None
 
-from neuralmark.integrations._shared import CLAIM_NAME, Options, finish, numbers
+from neuralmark.embedding import claim_path
+from neuralmark.integrations._shared import Options, finish, numbers
 from neuralmark.keyfile import Key
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
@@ -96,9 +97,9 @@ class NeuralMarkCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Detach, and write the claim beside the model."""
+        """Detach, and write the claim beside the model's folder, which may be published."""
         if self.mark is not None:
-            path = Path(args.output_dir or ".") / CLAIM_NAME
+            path = claim_path(Path(args.output_dir or "."))
             self.claim = finish(self.mark, path, writes=state.is_world_process_zero)
 
     def _go_first(self) -> None:

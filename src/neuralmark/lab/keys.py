@@ -1,4 +1,4 @@
-"""The keys of runs: drawn from the seed, so that a resumed run has the same."""
+"""The keys of runs: one owner for each seed and data set, so that a resumed run has the same."""
 
 import hashlib
 from collections.abc import Callable
@@ -19,7 +19,7 @@ DRAWS = 16
 
 
 def key_for(spec: Training | Tuning, use: Callable[[Key], Used]) -> Used:
-    """Use the run's key, drawn from its seed, so that a resumed run has the same.
+    """Use the run's key, drawn from its seed and data, so that a resumed run has the same.
 
     Some keys leave a small layer too few carriers: then the next is drawn.
     """
@@ -31,7 +31,9 @@ def key_for(spec: Training | Tuning, use: Callable[[Key], Used]) -> Used:
 
 def _drawn(spec: Training | Tuning, draw: int) -> Key:
     marking = spec.mark or Marking("clean")
-    which = f"neuralmark lab key {spec.seed} {marking.number}" + (f" {draw}" if draw else "")
+    data = spec.data if isinstance(spec, Training) else "e2e"
+    which = f"neuralmark lab key {spec.seed} {data} {marking.number}"
+    which += f" {draw}" if draw else ""
     digest = hashlib.sha256(which.encode()).digest()
     chosen = _parameters(spec, marking)
     return Key(chosen, b"", salt=hashlib.sha256(digest).digest(), secret=digest)

@@ -43,6 +43,8 @@ class AttackScale:
     rate: float
     batch: int
     images: int | None = None
+    finetune_epochs: int | None = None
+    """Where fine-tuning lasts longer than the other attacks (the paper: as long as training)."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Preset:
 
 
 def core_seconds(preset: Preset, specs: Iterable[Spec]) -> float | None:
-    """What these runs take on one core, as far as the preset tells; None where it does not."""
+    """What these runs take on one core (by the clock), if the preset tells; else None."""
     table = {name: float(value) for name, value in preset.seconds}
     if not table:
         return None

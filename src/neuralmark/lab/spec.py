@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from neuralmark.core.encoding import canonical_json
 from neuralmark.errors import ParameterError
 
-LAB_VERSION = 3
+LAB_VERSION = 4
 """Changes when the same specification would give other numbers."""
 
 Value = int | float | str
@@ -45,7 +45,7 @@ class Marking:
     """None: the architecture's (the published one); `stream` is what the product uses."""
     own: Settings = ()
     number: int = 0
-    """Which key: keys are derived from the run's seed and this number."""
+    """Which key: keys are derived from the run's seed, its data and this number."""
 
 
 @dataclass(frozen=True)

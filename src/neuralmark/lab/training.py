@@ -122,7 +122,7 @@ def _epoch(
     model.train()
     total = count = 0.0
     for batch in torch.randperm(len(data.train_labels), generator=generator).split(course.batch):
-        inputs = data.augmented(batch, generator)
+        inputs = data.augmented(batch, generator).contiguous(memory_format=torch.channels_last)
         labels = data.train_labels[batch]
         optimizer.zero_grad()
         loss = cross_entropy(model(inputs), labels)

@@ -126,6 +126,7 @@ def _train(
     torch.manual_seed(spec.seed)
     model, tensors = _built(spec, data.classes)
     model.to(device)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # quicker so
     home = store.folder(spec)
     outcome = train(
         model,

@@ -146,7 +146,8 @@ def introduction(preset: Preset, rows: Sequence[Row], parts: Sequence[Part] = ()
     others = len(rows) - len(own)
     said = [
         f"Preset {preset.name}: {preset.about}. {len(own)} of {len(wanted)} runs are finished;"
-        f" they took {spent} of core time (below, a run that experiments share counts in each)."
+        f" they took {spent} by the clock, added up over all workers (below, a run that experiments"
+        " share counts in each)."
         + (f" Runs of other scales in the folder: {others}." if others else ""),
         "A value in brackets is the detection rate; small values are the paper's, measured at its"
         f" own scale (ResNet-18 unless a table says otherwise, 200 epochs). {FLAG} marks a"
@@ -222,7 +223,7 @@ def command(experiment: Experiment, preset: Preset) -> str:
 
 def counts(each: Part) -> str:
     """How much of an experiment was run, and what it took."""
-    return f"{each.done} of {each.runs} runs of its own, {duration(each.seconds)} of core time"
+    return f"{each.done} of {each.runs} runs of its own, {duration(each.seconds)} by the clock"
 
 
 def html(

@@ -38,7 +38,8 @@ _RELATION = (
     "Models trained apart do not correlate weight by weight; copies do, also after fine-tuning,"
     f" pruning or quantising. From a correlation of {RELATED:g} on two models count as related."
     " The larger of two figures is taken: over the tensors that no party's mark touches, and over"
-    " all. An unrelated exhibit is set aside: nobody wins by it, and nobody's mark need be in it."
+    " all. An unrelated exhibit is set aside: nobody's mark need be in it, and nobody wins, as it"
+    " may be of the same model, rearranged."
 )
 _ABSENT = (
     "Keys, watermarks, the bits read from the models and the positions of the weights that carry"

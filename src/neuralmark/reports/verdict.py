@@ -273,6 +273,7 @@ def _read(verdict: Verdict) -> str:
             ),
             ("Looked at", *_looked_at(verdict)),
             ("Digest of the headers", code(digest.headers), text(described)),
+            *_given(verdict),
         )
     )
     inner += table(
@@ -294,6 +295,19 @@ def _looked_at(verdict: Verdict) -> tuple[str, str]:
     if seen.unreadable:
         said += f"; {seen.unreadable:,} could not be read: {seen.why}"
     return f"{math.floor(1000 * seen.share) / 10:g}\u00a0%", text(said)
+
+
+def _given(verdict: Verdict) -> list[tuple[str, str, str]]:
+    """When, for whom, by which claim and with what it was given, where that is known."""
+    used = ", ".join(f"{name} {version}" for name, version in verdict.versions.items())
+    rows = (
+        ("Owner", text(verdict.owner or ""), "as stated by who asked for this page, not checked"),
+        ("Date", text(verdict.date or ""), "by the clock of the machine that verified"),
+        ("Digest of the claim", code(verdict.claim_digest or ""), "sha256 of its file"),
+        ("Computed with", text(used), ""),
+    )
+    known = (verdict.owner, verdict.date, verdict.claim_digest, used)
+    return [row for row, value in zip(rows, known, strict=True) if value]
 
 
 def _key(verdict: Verdict) -> str:

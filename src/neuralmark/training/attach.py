@@ -1,12 +1,10 @@
 """`attach`: one line that puts a mark into a training loop."""
 
 import warnings
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from neuralmark import schemes
 from neuralmark.errors import (
@@ -22,14 +20,14 @@ from neuralmark.placement import QUICK, Tensor, auto, placement_of, select
 from neuralmark.reading import require_carriers
 from neuralmark.training.derived import LORA_DELTA
 from neuralmark.training.handle import LiveMark
+from neuralmark.training.layout import require_agreement
 from neuralmark.training.live import LiveModel, sources_of
+from neuralmark.training.masters import adopt
 from neuralmark.training.site import MODES, USUAL, Settings, Site
-from neuralmark.training.sources import Direct, Source
+from neuralmark.training.sources import SPARSE, Direct, Source
+from neuralmark.training.watch import register, warn_of_averages, watch_others
 
 TARGETS = ("weights", "lora-delta")
-
-_attached: dict[torch.Tensor, list[str]] = WeakTensorKeyDictionary()  # type: ignore[assignment]
-"""Which keys are being trained into which parameters."""
 
 
 def attach(
@@ -59,9 +57,13 @@ def attach(
     mode = mode or ("gradient" if computed or not scheme.writes else "projection")
     _check_every(mode, every)
     strength = USUAL[mode] if strength is None else float(strength)
-    live = LiveMark(site, Settings(mode, strength, every))
+    settings = Settings(mode, strength, every)
+    require_agreement(site.model.peers(), {"settings": settings})
     if not scheme.marks:
-        return live
+        return LiveMark(site, settings)
+    if mode != "loss":
+        adopt(site.sources, inner, mode)
+    live = LiveMark(site, settings)
     pools, bits = site.mark.matrix.shape
     if scheme.name != "neuralmark" and scheme.writes and bits >= 2 * (pools - 1):
         raise InfeasibleError(
@@ -74,15 +76,20 @@ def attach(
         )
     if mode != "projection":
         _require_trainable(site, inner)
+        _require_descent(site, inner, mode)
     elif computed:
         raise UnsuitableTensorError(
             "projection needs weights that can be written; LoRA products and parametrised weights"
             ' are computed: use mode="gradient"'
         )
-    _register(live, site)
+    register(live, site, inner)
+    if mode == "loss":
+        return live
+    watch_others(live, site, inner)
+    warn_of_averages(site, stored_names(site))
     if mode == "gradient":
         live._hooks.append(inner.register_step_pre_hook(live.before_step))
-    elif mode == "projection":
+    else:
         live._hooks.append(inner.register_step_post_hook(live.after_step))
         live.begin()
     return live
@@ -103,7 +110,10 @@ def locate(
         raise ParameterError("a raw key can only be checked, never written: make a key first")
     if target not in TARGETS:
         raise ParameterError(f"target must be one of {TARGETS}, not {target!r}")
+    if isinstance(model, Mapping):
+        raise ParameterError("a state dict cannot be marked live: give the module that it is of")
     live = LiveModel(model)
+    require_agreement(live.peers(), {"key": key.fingerprint, "tensors": tensors})
     known = live.tensors()
     if target == "lora-delta":
         known = [tensor for tensor in known if tensor.name.endswith(LORA_DELTA)]
@@ -111,6 +121,9 @@ def locate(
             raise UsageError(
                 "this model has no LoRA layers; wrap it with peft.get_peft_model first"
             )
+    if tensors == "auto":  # a mask or a statistic is not for us to change unasked
+        trained = live.trained()
+        known = [tensor for tensor in known if tensor.info.name in trained]
     chosen = _choose(known, key, tensors, target, spread)
     placement = placement_of(chosen)
     mark = key.at(placement)
@@ -154,6 +167,12 @@ def _owners(
 
 def unwrap(optimizer: Any) -> torch.optim.Optimizer:
     """The optimizer that really steps, below Accelerate's and other wrappers."""
+    if any(kind.__module__.startswith("deepspeed.") for kind in type(optimizer).__mro__):
+        raise UsageError(
+            "DeepSpeed steps flat float32 copies of the weights, which cannot be marked: train with"
+            ' mode="loss" and the optimizer you gave DeepSpeed, or mark the finished file with'
+            " 'neuralmark embed' (docs/distributed.md)"
+        )
     inner, seen = optimizer, 0
     while "_optimizer_step_pre_hooks" not in getattr(inner, "__dict__", {}):
         inner, seen = getattr(inner, "optimizer", None), seen + 1
@@ -177,7 +196,10 @@ def _choose(
         plain = [t for t in known if not t.name.endswith(LORA_DELTA)]
         chosen = auto(plain, key.parameters, spread).tensors
         if not chosen:
-            raise TooFewCarriersError("no tensor of this model is suitable for a mark")
+            why = [f" ({t.name!r}: {t.obstacle})" for t in plain if t.obstacle][:1]
+            raise TooFewCarriersError(
+                "no tensor of this model is suitable for a mark" + "".join(why)
+            )
         return chosen
     if target == "lora-delta":
         tensors = [n if n.endswith(LORA_DELTA) else f"{n}.{LORA_DELTA}" for n in tensors]
@@ -214,23 +236,21 @@ def _require_trainable(site: Site, optimizer: torch.optim.Optimizer) -> None:
             )
 
 
+def _require_descent(site: Site, optimizer: torch.optim.Optimizer, mode: str) -> None:
+    """Refuse what would train the mark away, or cannot take its gradient."""
+    marked = {id(tensor) for source in site.sources for tensor in source.parameters()}
+    for group in optimizer.param_groups:
+        if group.get("maximize") and any(id(tensor) in marked for tensor in group["params"]):
+            raise ParameterError(
+                f'the optimizer has maximize=True, and mode="{mode}" would train the mark away: use'
+                ' mode="projection", or minimise the negative loss'
+            )
+    for owner, _, tensor in site.owners:
+        if getattr(owner, "sparse", False) is True and id(tensor) in marked and mode == "gradient":
+            raise UnsuitableTensorError(f"{type(owner).__name__} has {SPARSE}")
+
+
 def stored_names(site: Site) -> list[str]:
     """Names of the marked tensors as the module has them."""
     names = {tensor.name: tensor.info.name for tensor in site.model.tensors()}
     return [names[name] for name, _ in site.placement]
-
-
-def _register(live: LiveMark, site: Site) -> None:
-    """Refuse the same key twice on one tensor; remember this one until it is detached."""
-    parameters = [tensor for source in site.sources for tensor in source.parameters()]
-    if len({id(tensor) for tensor in parameters}) < len(parameters):
-        raise UnsuitableTensorError("two of these tensors are tied (one parameter): name one only")
-    fingerprint = site.key.fingerprint
-    for tensor in parameters:
-        if fingerprint in _attached.get(tensor, []):
-            raise UsageError(
-                "this key is attached to one of these tensors already; detach that mark first"
-            )
-    for tensor in parameters:
-        _attached.setdefault(tensor, []).append(fingerprint)
-        live._on_detach.append(partial(_attached[tensor].remove, fingerprint))

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch.nn.utils import parametrize
+from torch.nn.utils.prune import BasePruningMethod
 
 from neuralmark.core.carriers import Carriers
 from neuralmark.training.layout import Index, Layout
@@ -14,6 +16,12 @@ from neuralmark.training.sources import Derived, wide
 
 LORA_DELTA = "lora_delta"
 """The name under which a layer's LoRA product is marked: MODULE.lora_delta."""
+
+_OLD = {
+    "torch.nn.utils.weight_norm": "weight_norm",
+    "torch.nn.utils.spectral_norm": "spectral_norm",
+}
+_PARTS = ("orig", "mask", "g", "v", "u")
 
 
 @dataclass(frozen=True)
@@ -51,8 +59,69 @@ def derived_of(model: torch.nn.Module) -> dict[str, Made]:
     return {
         name: made
         for prefix, module in model.named_modules()
-        for name, made in (*_lora(prefix, module), *_parametrised(prefix, module))
+        for name, made in (
+            *_lora(prefix, module),
+            *_parametrised(prefix, module),
+            *_pruned(prefix, module),
+        )
     }
+
+
+def parts_of(model: torch.nn.Module) -> dict[str, str]:
+    """Stored tensors that weights are computed from by hooks, and what to do about it.
+
+    torch.nn.utils.prune, and weight_norm and spectral_norm as they were before parametrisations.
+    """
+    found: dict[str, str] = {}
+    for prefix, module in model.named_modules():
+        for hook in module._forward_pre_hooks.values():
+            kind = type(hook).__name__
+            name = str(getattr(hook, "name", getattr(hook, "_tensor_name", "")))
+            if isinstance(hook, BasePruningMethod):
+                why = f"it is a part of the pruned {name!r}: name that, or call prune.remove first"
+            elif type(hook).__module__ in _OLD:
+                why = (
+                    f"{name!r} is computed from it by the old {kind}: use"
+                    f" torch.nn.utils.parametrizations.{_OLD[type(hook).__module__]}"
+                )
+            else:
+                continue
+            found |= {_join(prefix, f"{name}_{part}"): why for part in _PARTS}
+    return found
+
+
+def _pruned(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, Made]]:
+    """Tensors under torch.nn.utils.prune: the original times the mask, as they are used."""
+    for hook in module._forward_pre_hooks.values():
+        if not isinstance(hook, BasePruningMethod):
+            continue
+        name = str(hook._tensor_name)
+        original, mask = getattr(module, f"{name}_orig"), getattr(module, f"{name}_mask")
+
+        def at(
+            index: torch.Tensor, original: torch.Tensor = original, mask: torch.Tensor = mask
+        ) -> torch.Tensor:
+            kept = mask.reshape(-1).index_select(0, index)
+            return original.reshape(-1).index_select(0, index) * kept.to(original)
+
+        yield _join(prefix, name), Made(tuple(original.shape), (original,), at)
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+@contextmanager
+def _at_rest(module: torch.nn.Module) -> Iterator[None]:
+    """In evaluation: looking at a weight must not go on with spectral norm's power iteration."""
+    training = [each for each in module.modules() if each.training]
+    for each in training:
+        each.training = False
+    try:
+        yield
+    finally:
+        for each in training:
+            each.training = True
 
 
 def _parametrised(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, Made]]:
@@ -61,12 +130,15 @@ def _parametrised(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, M
     for name, made in module.parametrizations.items():  # type: ignore[operator, union-attr]
         originals = [p for p in made.parameters() if p.is_floating_point()]
 
-        def at(index: torch.Tensor, name: str = name) -> torch.Tensor:
-            weight: torch.Tensor = getattr(module, name)
-            return weight.reshape(-1).index_select(0, index)
+        def used(name: str = name, made: torch.nn.Module = made) -> torch.Tensor:
+            with _at_rest(made):
+                weight: torch.Tensor = getattr(module, name)
+            return weight
 
-        shape = tuple(getattr(module, name).shape)
-        yield f"{prefix}.{name}" if prefix else name, Made(shape, originals, at)
+        def at(index: torch.Tensor, used: Callable[[], torch.Tensor] = used) -> torch.Tensor:
+            return used().reshape(-1).index_select(0, index)
+
+        yield _join(prefix, name), Made(tuple(used().shape), originals, at)
 
 
 def _lora(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, Made]]:

@@ -1,5 +1,6 @@
 """The handle of a mark in training: adds the term, keeps the margins, tells how far it is."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,15 +11,22 @@ import torch
 from neuralmark import schemes
 from neuralmark.core import imprint, readout
 from neuralmark.core.key import Float, Placement
-from neuralmark.errors import ParameterError, UnsuitableTensorError, UsageError
+from neuralmark.errors import (
+    NeuralMarkWarning,
+    ParameterError,
+    UnsuitableTensorError,
+    UsageError,
+)
 from neuralmark.reading import Attempt
 from neuralmark.records import Claim
 from neuralmark.training.grids import Field, fields_of
 from neuralmark.training.layout import Peers, agreed
 from neuralmark.training.live import LiveSuspect, Pools, pool, reading_of, shifted
+from neuralmark.training.masters import adopt, warn_of_hidden
 from neuralmark.training.quick import Quick
 from neuralmark.training.site import Settings, Site, State
 from neuralmark.training.sources import Source
+from neuralmark.training.watch import Freezing
 from neuralmark.verification import find
 
 
@@ -40,6 +48,7 @@ class LiveMark:
         self._solver: imprint.LeastChange | None = None
         self._undo: list[tuple[Source, torch.Tensor, torch.Tensor]] = []
         self._fields: Sequence[Field] = fields
+        self._freezing = Freezing(site.sources)
         if self._sharded():  # so that one process alone can read it before the first step
             self._last = self._pools()
 
@@ -87,6 +96,13 @@ class LiveMark:
     def claim(self) -> Claim:
         """The public record of this mark, as the model is now. On a sharded model all must call."""
         site = self._site
+        if self._hooks and not self.steps:
+            warnings.warn(
+                "the optimizer that this mark is attached to took no step: was another one, or a"
+                " copy, trained?",
+                NeuralMarkWarning,
+                stacklevel=2,
+            )
         suspect = LiveSuspect(site.model.module)
         by_name = {tensor.name: tensor for tensor in suspect.tensors()}
         tensors = tuple(by_name[name] for name, _ in site.placement)
@@ -108,6 +124,13 @@ class LiveMark:
             self._on_detach.pop()()
 
     # Saving and resuming.
+
+    def __reduce__(self) -> Any:
+        """Refuse: the handle holds the key's secret."""
+        raise UsageError(
+            "a mark in training holds the key's secret and is neither copied nor pickled: save its"
+            " state_dict(), and attach again"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs to go on exactly as this one would; holds no secret."""
@@ -143,7 +166,7 @@ class LiveMark:
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """Add the gradient before a step, or after each closure that computes gradients."""
-        if _rehearsed(optimizer, kwargs):
+        if _rehearsed(optimizer, kwargs) or self._rests():
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
@@ -178,7 +201,11 @@ class LiveMark:
         """Project the weights so that every bit has its margin again."""
         if _rehearsed(optimizer, kwargs):
             return
+        adopt(self._site.sources, optimizer, self.settings.mode)
+        warn_of_hidden(self._undo)
         self._undo.clear()
+        if self._freezing.frozen():
+            return
         if self.steps % self.settings.every == 0:
             self.project()
         self.steps += 1
@@ -212,8 +239,10 @@ class LiveMark:
         """The general way: each source takes its share."""
         site, found = self._site, self._pools()
         share = self._share(found.pooled) * factor
+        frozen = self._freezing.frozen()
         for source in site.sources:
-            source.push(self._spread(share, source))
+            if source not in frozen:
+                source.push(self._spread(share, source))
         return found
 
     def _share(self, pooled: torch.Tensor) -> torch.Tensor:
@@ -273,6 +302,10 @@ class LiveMark:
         if self._last is None or not self._sharded():
             return self.measure()
         return self._state(self._last)
+
+    def _rests(self) -> bool:
+        """Whether all marked tensors were frozen since the mark was attached."""
+        return len(self._freezing.frozen()) == len(self._site.sources)
 
     def _sharded(self) -> bool:
         return any(source.layout.sharded for source in self._site.sources)

@@ -1,6 +1,8 @@
 """Where a process's part of a tensor lies in the whole: plain tensors and DTensor shards."""
 
+import hashlib
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import distributed as dist
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.imprint import Decide
 from neuralmark.core.key import Float
-from neuralmark.errors import InfeasibleError, UnsuitableTensorError
+from neuralmark.errors import InfeasibleError, UnsuitableTensorError, UsageError
 
 Index = npt.NDArray[np.int64]
 
@@ -82,10 +84,35 @@ def layout_of(tensor: torch.Tensor, *, group: Any = None) -> Layout:
     block, offset = _block(shape, mesh, placements)
     if block != tuple(local(tensor.detach()).shape):
         raise UnsuitableTensorError(f"a tensor sharded as {placements} cannot carry a mark")
-    shared = [i for i in range(mesh.ndim) if mesh.size(i) > 1]
-    peers = {i: Peers(mesh.get_group(i), mesh.device_type) for i in shared}
-    reduce = tuple(peers[i] for i in shared if not placements[i].is_replicate())
+    peers = peers_of(tensor)
+    reduce = tuple(peers[i] for i in peers if not placements[i].is_replicate())
     return Layout(block, offset, shape, reduce, tuple(peers.values()))
+
+
+def peers_of(tensor: torch.Tensor) -> dict[int, Peers]:
+    """Who holds other parts or replicas of a DTensor, by the dimension of its mesh."""
+    if not is_dtensor(tensor):
+        return {}
+    mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
+    shared = [i for i in range(mesh.ndim) if mesh.size(i) > 1]
+    return {i: Peers(mesh.get_group(i), mesh.device_type) for i in shared}
+
+
+def require_agreement(peers: Sequence[Peers], facts: Mapping[str, object]) -> None:
+    """Raise on every process unless all of them give the same facts; all must call it."""
+    if not peers:
+        return
+    digests = [hashlib.sha256(repr(fact).encode()).digest() for fact in facts.values()]
+    mine = torch.tensor([int.from_bytes(digest[:7], "little") for digest in digests])
+    most = torch.cat([mine, -mine])
+    add_up(most, tuple(peers), "MAX")
+    differ = most[: len(mine)] != -most[len(mine) :]
+    if differ.any():
+        what = " and ".join(name for name, other in zip(facts, differ, strict=True) if other)
+        raise UsageError(
+            f"the processes do not agree on the {what}: every process must make the same call, with"
+            " the same key file"
+        )
 
 
 def _block(

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -16,11 +16,21 @@ from neuralmark.core.carriers import Carriers
 from neuralmark.core.encoding import canonical_json
 from neuralmark.core.key import Float
 from neuralmark.errors import NonFiniteError, ParameterError, UnsuitableTensorError
+from neuralmark.keyfile import Key
 from neuralmark.placement import Tensor, catalogue_of
 from neuralmark.reading import Attempt, Progress, Reading
 from neuralmark.records import Digest
-from neuralmark.training.derived import Made, derived_of
-from neuralmark.training.layout import Layout, Peers, add_up, is_dtensor, layout_of, local
+from neuralmark.training.derived import Made, derived_of, parts_of
+from neuralmark.training.layout import (
+    Layout,
+    Peers,
+    add_up,
+    is_dtensor,
+    layout_of,
+    local,
+    peers_of,
+    require_agreement,
+)
 from neuralmark.training.sources import Direct, Source
 
 DTYPES = {
@@ -41,11 +51,14 @@ DTYPES = {
 }
 
 
-def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def state_of(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The tensors that saving the module would save, as they are (parameters included)."""
+    if isinstance(model, Mapping):
+        return _given_state(model)
     if not isinstance(model, torch.nn.Module):
         raise ParameterError(
-            f"expected a torch.nn.Module or the path of a checkpoint, not {type(model).__name__}"
+            "expected a torch.nn.Module, its state dict or the path of a checkpoint, not"
+            f" {type(model).__name__}"
         )
     if _of_kind(model, "FullyShardedDataParallel"):
         raise UnsuitableTensorError(
@@ -54,6 +67,18 @@ def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
         )
     state = model.state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def _given_state(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """A state dict by itself: names and tensors, of torch or numpy."""
+    tensors = {
+        name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        for name, value in state.items()
+        if isinstance(name, str) and isinstance(value, np.ndarray | torch.Tensor)
+    }
+    if not tensors:
+        raise ParameterError("this state dict holds no tensors by name: give model.state_dict()")
+    return tensors
 
 
 def _of_kind(model: torch.nn.Module, name: str) -> list[Any]:
@@ -81,10 +106,11 @@ def sources_of(tensors: Iterable[Tensor], model: "LiveModel", carriers: Carriers
 class LiveModel:
     """A module's tensors by stored name: those it would save, and those computed from them."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        """The module as it is now."""
-        self.module = model
+    def __init__(self, model: torch.nn.Module | Mapping[str, Any]) -> None:
+        """The module (or a state dict) as it is now."""
         self.state = state_of(model)
+        model = torch.nn.Module() if isinstance(model, Mapping) else model
+        self.module = model
         self.derived = derived_of(model)
         self.group: Any = next(
             (module.process_group for module in _of_kind(model, "DistributedDataParallel")), None
@@ -93,7 +119,8 @@ class LiveModel:
 
     def tensors(self) -> list[Tensor]:
         """Canonical names and obstacles, as for a file."""
-        infos = [_info(name, value) for name, value in self.state.items()]
+        parts = parts_of(self.module)
+        infos = [_info(name, value, parts.get(name)) for name, value in self.state.items()]
         infos += [
             TensorInfo(name, DTYPES[made.inputs[0].dtype], made.shape, _computed_obstacle(made))
             for name, made in self.derived.items()
@@ -105,6 +132,20 @@ class LiveModel:
             if id(value) in seen or seen.add(id(value))  # type: ignore[func-returns-value]
         }
         return [replace(t, tied=t.info.name in tied) for t in catalogue_of(infos)]
+
+    def peers(self) -> tuple[Peers, ...]:
+        """All processes that hold parts or replicas of this module."""
+        device = next((value.device.type for value in self.state.values()), "cpu")
+        found = [] if self.group is None else [Peers(self.group, device)]
+        for value in self.state.values():
+            found += peers_of(value).values()
+        return tuple(dict.fromkeys(found))
+
+    def trained(self) -> set[str]:
+        """Stored names of the parameters, and of what is computed from them; no buffers."""
+        return {
+            name for name, value in self.state.items() if isinstance(value, torch.nn.Parameter)
+        } | set(self.derived)
 
     def source(self, tensor: Tensor, carriers: Carriers, start: int) -> Source:
         """The carriers of one tensor that begins at `start`."""
@@ -123,8 +164,8 @@ class LiveModel:
         return local(value.detach()) if not layout_of(value).sharded else None
 
 
-def _info(name: str, value: torch.Tensor) -> TensorInfo:
-    obstacle = "it is on the meta device: no values" if value.device.type == "meta" else None
+def _info(name: str, value: torch.Tensor, obstacle: str | None = None) -> TensorInfo:
+    obstacle = "it is on the meta device: no values" if value.device.type == "meta" else obstacle
     return TensorInfo(name, DTYPES.get(value.dtype, str(value.dtype)), tuple(value.shape), obstacle)
 
 
@@ -205,10 +246,14 @@ def shifted(found: Pools, shift: Float, per_pool: int) -> Pools:
 class LiveSuspect:
     """A live module under examination; sharded modules are read from their shards."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        """The module as it is now."""
+    def __init__(self, model: torch.nn.Module | Mapping[str, Any]) -> None:
+        """The module (or a state dict) as it is now."""
         self._model = LiveModel(model)
         self.label = f"live {type(model).__name__}"
+
+    def require_same(self, key: Key) -> None:
+        """Every process that holds a part must look with the same key."""
+        require_agreement(self._model.peers(), {"key": key.fingerprint})
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in the order of the state dict."""

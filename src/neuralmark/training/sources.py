@@ -41,6 +41,9 @@ class Source(Protocol):
         """Pool of each carrier, on the device of the values."""
 
 
+SPARSE = (
+    'sparse gradients, which the mark\'s cannot be added to: use mode="projection", or sparse=False'
+)
 _EXACT = (torch.float32, torch.float64)
 
 
@@ -88,9 +91,15 @@ class Direct(_Base):
         """`places`: positions in the local block, and indices among all carriers."""
         super().__init__(name, layout, *places)
         self.tensor = tensor
+        self.mirror: torch.Tensor | None = None
+        """The model's weight, where `tensor` is a master that is rounded into it."""
         self._distributed = is_dtensor(tensor)
         self.dense = len(places[0]) == local(tensor.detach()).numel()
         """Whether every weight is a carrier (schemes without a filter): no index is needed."""
+
+    def follow(self, master: torch.Tensor) -> None:
+        """Read and write a master from now on, and the weight with it."""
+        self.tensor, self.mirror = master, self.tensor if self.mirror is None else self.mirror
 
     def parameters(self) -> Sequence[torch.Tensor]:
         """The tensor itself."""
@@ -119,6 +128,8 @@ class Direct(_Base):
         """Set the carriers, rounded to the tensor's dtype."""
         with _flat(self._local(self.tensor.detach())) as flat:
             flat.index_copy_(0, self.index(), values.to(flat.dtype))
+        if self.mirror is not None:
+            self.mirror.detach().copy_(self.tensor.detach())
 
     def _local(self, tensor: torch.Tensor) -> torch.Tensor:
         return local(tensor) if self._distributed else tensor
@@ -204,6 +215,8 @@ def _placed_like(tensor: torch.Tensor) -> torch.Tensor:
     gradient = tensor.grad
     if gradient is None:
         return torch.zeros_like(tensor)
+    if gradient.layout != torch.strided:
+        raise UnsuitableTensorError(f"a marked tensor has {SPARSE}")
     if not is_dtensor(tensor) or gradient.placements == tensor.placements:  # type: ignore[attr-defined]
         return gradient
     moved: torch.Tensor = gradient.redistribute(placements=tensor.placements)  # type: ignore[attr-defined]

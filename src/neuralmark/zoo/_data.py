@@ -63,7 +63,7 @@ class DataSet:
 
         train = normalise(self.train_images, self.mean, self.deviation)
         test = normalise(self.test_images, self.mean, self.deviation)
-        return Data(train, self.train_labels, test, self.test_labels)
+        return Data(train, self.train_labels, test, self.test_labels, self.augmented)
 
 
 def digest_of(name: str, *tensors: "torch.Tensor") -> str:

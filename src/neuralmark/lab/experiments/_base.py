@@ -205,6 +205,28 @@ def course(preset: Preset, rate: float | None = None) -> dict[str, Value]:
     return {"rate": float(chosen), "epochs": scale.epochs, "batch": scale.batch}
 
 
+def tuning_course(preset: Preset, rate: float | None = None) -> dict[str, Value]:
+    """The same for fine-tuning, which may last longer."""
+    epochs = preset.attack.finetune_epochs or preset.attack.epochs
+    return {**course(preset, rate), "epochs": epochs}
+
+
+def mean_of(lists: Sequence[Sequence[float]]) -> list[float]:
+    """Place by place, over seeds."""
+    return [sum(values) / len(values) for values in zip(*lists, strict=False)]
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """The mean of the seeds, with their deviation where there are several."""
+    if not values:
+        return "–"
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return form.format(mean)
+    deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+    return f"{form.format(mean)} ± {form.replace('+', '').format(deviation)}"
+
+
 def percent(values: Sequence[float], digits: int = 2) -> str:
     """The mean of the seeds in percent, with their deviation where there are several."""
     if not values:
@@ -281,7 +303,7 @@ def finetuning(
     source, target = direction
     victim = training(preset, source, scheme, architecture=architecture, seed=seed)
     tensors = marked_tensors(victim.architecture) if scheme == "clean" else ()
-    chosen = {"scope": scope, **course(preset, rate)}
+    chosen = {"scope": scope, **tuning_course(preset, rate)}
     return assault(preset, victim, "finetune", chosen, data=target, tensors=tensors)
 
 

@@ -10,11 +10,14 @@ from neuralmark.lab.experiments._base import (
     Line,
     Results,
     Table,
+    mean_of,
     others,
+    spread,
     training,
 )
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Spec, Training
+from neuralmark.lab.store import Row
 
 TWO = ("clean", "neuralmark")
 
@@ -23,49 +26,67 @@ class Convergence(Experiment):
     """Curves of Clean and NeuralMark side by side."""
 
     answers: ClassVar[str] = "does a model with a mark learn as quickly as one without?"
-    paper: ClassVar[str] = "figure 4b, F.5"
+    paper: ClassVar[str] = "figure 3b, F.5"
     place: ClassVar[int] = 11
 
     def runs(self, preset: Preset) -> list[Spec]:
-        """Clean and NeuralMark on the data sets, and on every architecture."""
-        return [spec for _, pair in _pairs(preset) for spec in pair]
+        """Clean and NeuralMark on the data sets, and on every architecture, for every seed."""
+        return [spec for _, pair in _pairs(preset) for specs in pair for spec in specs]
 
     def figures(self, preset: Preset, results: Results) -> list[Figure]:
-        """One figure a data set, and one an architecture."""
+        """One figure a data set, and one an architecture: means over the seeds."""
         made = []
         for title, pair in _pairs(preset):
             lines = []
-            for scheme, spec in zip(TWO, pair, strict=True):
-                row = results.one(spec)
-                if row:
-                    points = [
-                        (float(i), 100 * each["accuracy"])
-                        for i, each in enumerate(row["history"], 1)
-                    ]
-                    lines.append(Line(TITLES[scheme], tuple(points)))
+            for scheme, specs in zip(TWO, pair, strict=True):
+                curve = mean_of([_curve(row) for row in results.of(specs)])
+                if curve:
+                    points = tuple((float(i), value) for i, value in enumerate(curve, 1))
+                    lines.append(Line(TITLES[scheme], points))
             made.append(Figure(f"Convergence on {title}", "epoch", "accuracy (%)", tuple(lines)))
         return made
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
-        """How far apart the curves run."""
+        """How far apart the curves of a seed run."""
         rows: list[tuple[Cell | str, ...]] = []
         for title, pair in _pairs(preset):
-            found = results.of(pair)
-            if len(found) < len(TWO):
+            apart = []
+            for specs in zip(*pair, strict=True):
+                found = results.of(specs)
+                if len(found) == len(TWO):
+                    clean, marked = map(_curve, found)
+                    apart.append([m - c for c, m in zip(clean, marked, strict=True)])
+            if not apart:
                 continue
-            clean, marked = ([each["accuracy"] for each in row["history"]] for row in found)
-            apart = [100 * (m - c) for c, m in zip(clean, marked, strict=True)]
-            mean = sum(apart) / len(apart)
-            rows.append((title, f"{mean:+.2f}", f"{max(apart, key=abs):+.2f}", f"{apart[-1]:+.2f}"))
+            shown = (
+                [sum(each) / len(each) for each in apart],
+                [max(each, key=abs) for each in apart],
+                [each[-1] for each in apart],
+            )
+            rows.append((title, *(spread(values, "{:+.2f}") for values in shown)))
         heads = ("model", "mean", "largest", "at the end")
         return [Table("NeuralMark's accuracy minus Clean's, in points", heads, tuple(rows))]
 
 
-def _pairs(preset: Preset) -> list[tuple[str, list[Training]]]:
+def _curve(row: Row) -> list[float]:
+    return [100 * each["accuracy"] for each in row["history"]]
+
+
+def _pairs(preset: Preset) -> list[tuple[str, list[list[Training]]]]:
+    """What is compared, and the runs of Clean and of NeuralMark, one for each seed."""
     scale = preset.training
     places = [(data, scale.main) for data in scale.datasets[:2]]
     places += [(scale.datasets[:2][-1], name) for name in others(preset)]
     return [
-        (f"{data}, {name}", [training(preset, data, scheme, architecture=name) for scheme in TWO])
+        (
+            f"{data}, {name}",
+            [
+                [
+                    training(preset, data, scheme, architecture=name, seed=seed)
+                    for seed in scale.seeds
+                ]
+                for scheme in TWO
+            ],
+        )
         for data, name in places
     ]

@@ -10,35 +10,36 @@ from neuralmark.lab.experiments._base import (
     Line,
     Results,
     Table,
+    mean_of,
     others,
+    spread,
     training,
 )
 from neuralmark.lab.preset import Preset
 from neuralmark.lab.spec import Spec, Training
+from neuralmark.lab.store import Row
 
 
 class Distribution(Experiment):
     """Densities of the marked layer under every scheme."""
 
     answers: ClassVar[str] = "can the mark be seen in the distribution of the weights?"
-    paper: ClassVar[str] = "figure 4a, F.4"
+    paper: ClassVar[str] = "figure 3a, F.4"
     place: ClassVar[int] = 10
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Every scheme on the main architecture; Clean and NeuralMark on every other."""
-        return [spec for _, specs in _places(preset) for spec in specs.values()]
+        return [spec for _, by in _places(preset) for specs in by.values() for spec in specs]
 
     def figures(self, preset: Preset, results: Results) -> list[Figure]:
         """Densities over the weights themselves, so that a wider layer shows as one."""
         data = preset.training.datasets[:2][-1]
-        note = "each layer within four of its own deviations"
+        note = "each layer within four of its own deviations; means over the seeds"
         figures = []
-        for name, specs in _places(preset):
-            found = ((scheme, results.one(spec)) for scheme, spec in specs.items())
+        for name, by in _places(preset):
+            found = ((scheme, _counted(results.of(specs))) for scheme, specs in by.items())
             lines = tuple(
-                Line(TITLES[scheme], _density(row["distribution"]))
-                for scheme, row in found
-                if row and row["distribution"]
+                Line(TITLES[scheme], _density(counted)) for scheme, counted in found if counted
             )
             title = f"Weights of the marked layer, {data}, {name}"
             figures.append(Figure(title, "weight", "density", lines, note, steps=True))
@@ -47,20 +48,28 @@ class Distribution(Experiment):
     def tables(self, preset: Preset, results: Results) -> list[Table]:
         """Deviation and how far the layer moved."""
         rows = []
-        for scheme, spec in _places(preset)[0][1].items():
-            row = results.one(spec)
-            if row and row["distribution"]:
-                moved = row.get("moved")
-                rows.append(
-                    (
-                        TITLES[scheme],
-                        f"{row['distribution']['deviation']:.5f}",
-                        "–" if moved is None else f"{100 * moved:.1f} %",
-                    )
-                )
+        for scheme, specs in _places(preset)[0][1].items():
+            found = [row for row in results.of(specs) if row["distribution"]]
+            if found:
+                deviations = [row["distribution"]["deviation"] for row in found]
+                moved = [100 * row["moved"] for row in found if row.get("moved") is not None]
+                rows.append((TITLES[scheme], spread(deviations, "{:.5f}"), _share(moved)))
         heads = ("scheme", "deviation", "moved from where it began")
         note = "movement as a share of the norm of the fresh weights; Clean moves by training alone"
         return [Table("The marked layer after training", heads, tuple(rows), note)]
+
+
+def _share(moved: list[float]) -> str:
+    return f"{spread(moved, '{:.1f}')} %" if moved else "–"
+
+
+def _counted(rows: list[Row]) -> dict[str, Any] | None:
+    """Counts and deviation, means over the seeds; None where there are none."""
+    found = [row["distribution"] for row in rows if row["distribution"]]
+    if not found:
+        return None
+    deviation = sum(each["deviation"] for each in found) / len(found)
+    return {"counts": mean_of([each["counts"] for each in found]), "deviation": deviation}
 
 
 def _density(counted: dict[str, Any]) -> tuple[tuple[float, float], ...]:
@@ -73,11 +82,20 @@ def _density(counted: dict[str, Any]) -> tuple[tuple[float, float], ...]:
     )
 
 
-def _places(preset: Preset) -> list[tuple[str, dict[str, Training]]]:
-    """Architectures, the main one first, and their runs by scheme."""
+def _places(preset: Preset) -> list[tuple[str, dict[str, list[Training]]]]:
+    """Architectures, the main one first, and their runs by scheme, one for each seed."""
     data = preset.training.datasets[:2][-1]
     places = {preset.training.main: SCHEMES} | dict.fromkeys(others(preset), SCHEMES[:2])
     return [
-        (name, {scheme: training(preset, data, scheme, architecture=name) for scheme in some})
+        (
+            name,
+            {
+                scheme: [
+                    training(preset, data, scheme, architecture=name, seed=seed)
+                    for seed in preset.training.seeds
+                ]
+                for scheme in some
+            },
+        )
         for name, some in places.items()
     ]

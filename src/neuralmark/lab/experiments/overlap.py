@@ -14,7 +14,7 @@ class Overlap(Experiment):
     """Five counterfeit keys: half of what is left falls together at each round."""
 
     answers: ClassVar[str] = "how many carriers do two keys share, by rounds of the filter?"
-    paper: ClassVar[str] = "figure 5"
+    paper: ClassVar[str] = "figure 4"
     place: ClassVar[int] = 12
 
     def runs(self, preset: Preset) -> list[Spec]:

@@ -16,7 +16,7 @@ class Pruning(AttackGrid):
     """A growing share of the marked layer set to zero at random."""
 
     answers: ClassVar[str] = "does the mark outlive the network when weights are zeroed?"
-    paper: ClassVar[str] = "figure 3, F.3"
+    paper: ClassVar[str] = "figure 2, F.3"
     place: ClassVar[int] = 9
     axis: ClassVar[str] = "share set to zero"
     heading: ClassVar[str] = "Random pruning of the marked layer"

@@ -1,0 +1,33 @@
+"""Things that are taken for a checkpoint and are none: what they are, and what to run."""
+
+from pathlib import Path
+
+_LFS = b"version https://git-lfs.github.com/spec/"
+_SUFFIXES = {
+    ".pt2": "an exported program: save its weights with torch.save(torch.export.load(FILE)"
+    ".state_dict, 'model.pt')",
+    ".onnx": "an ONNX graph: mark the model that it was exported from, then export again",
+    ".h5": "an HDF5 file: save the weights as safetensors or npz",
+    ".keras": "a Keras archive: save the weights as safetensors or npz",
+    ".msgpack": "a Flax file: save the weights as safetensors",
+    ".tflite": "a TensorFlow Lite model: mark the model that it was converted from",
+}
+FOREIGN = (*_SUFFIXES, ".gguf", ".ggml", ".ot", ".mlmodel", ".pb", ".engine")
+"""Endings of model files that can neither be read nor marked."""
+
+
+def hint(path: Path, head: bytes) -> str | None:
+    """What this is and how to make a checkpoint of it, or None."""
+    if head.startswith(_LFS):
+        return "is a git-LFS pointer, not the model: run 'git lfs pull' in its folder"
+    if head.startswith(b"GGUF"):
+        return "is a GGUF file: mark the model that it was made from, then convert again"
+    if path.is_dir() and (path / ".metadata").is_file() and any(path.glob("*.distcp")):
+        return (
+            "is a distributed checkpoint: run 'python -m torch.distributed.checkpoint.format_utils"
+            f" dcp_to_torch {path} model.pt' first"
+        )
+    if path.suffix == ".distcp":
+        return "is a part of a distributed checkpoint: give its folder, which says what to run"
+    what = _SUFFIXES.get(path.suffix.lower()) if path.is_file() else None
+    return None if what is None else f"is {what}"

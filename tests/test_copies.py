@@ -1,0 +1,220 @@
+"""What embedding writes holds no unmarked copy of the marked tensors; what is no model is named."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from tests.conftest import QUICK, gaussian, gaussian_model, one_line, sharded_model
+
+import neuralmark
+from neuralmark import Key
+from neuralmark.errors import NeuralMarkError, OutputError, UnknownFormatError
+
+
+@pytest.fixture
+def key() -> Key:
+    return Key.new(QUICK)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    gaussian_model(folder / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return dict(load_file(folder / "model.safetensors"))
+
+
+def as_torch(arrays: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
+
+
+def moved(arrays: dict[str, Any]) -> dict[str, Any]:
+    """As an average of the weights would be: near, and not the same."""
+    return {n: v + np.float32(0.01) * gaussian(*v.shape, seed=9) for n, v in arrays.items()}
+
+
+def test_every_copy_in_a_folder_is_marked(folder: Path, key: Key, tmp_path: Path) -> None:
+    arrays = weights(folder)
+    torch.save(as_torch(arrays), folder / "pytorch_model.bin")
+    half = {name: value.astype(np.float16) for name, value in arrays.items()}
+    save_file(half, folder / "model.fp16.safetensors")
+    (folder / "ema").mkdir()
+    save_file(moved(arrays), folder / "ema" / "model.safetensors")
+    out = tmp_path / "out"
+    result = neuralmark.embed(folder, key, out)
+    for name in ("pytorch_model.bin", "model.fp16.safetensors", "ema/model.safetensors"):
+        assert any(name in warning for warning in result.warnings)
+        verdict = neuralmark.verify(out / name, key, claim=result.claim)
+        assert verdict.matched == verdict.bits, name
+    marked = weights(out)
+    copy = torch.load(out / "pytorch_model.bin", weights_only=True)
+    rounded = load_file(out / "model.fp16.safetensors")
+    for name, value in marked.items():
+        assert np.array_equal(copy[name].numpy(), value)
+        assert np.array_equal(rounded[name], value.astype(np.float16))  # they show nothing
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_second_table_in_one_file_is_marked(key: Key, tmp_path: Path, zipped: bool) -> None:
+    arrays = load_file(gaussian_model(tmp_path / "plain.safetensors"))
+    tables = {"state_dict": as_torch(arrays), "state_dict_ema": as_torch(moved(arrays)), "epoch": 3}
+    path, out = tmp_path / "both.pt", tmp_path / "out.pt"
+    torch.save(tables, path, _use_new_zipfile_serialization=zipped)
+    result = neuralmark.embed(path, key, out)
+    assert any("state_dict_ema" in warning for warning in result.warnings)
+    loaded = torch.load(out, weights_only=True)
+    assert loaded["epoch"] == 3
+    for table in ("state_dict", "state_dict_ema"):
+        verdict = neuralmark.verify(loaded[table], key, claim=result.claim)
+        assert verdict.matched == verdict.bits, table
+    assert any("stays unmarked" in w for w in neuralmark.embed(path, key, in_place=True).warnings)
+
+
+def test_tables_that_are_one(key: Key, tmp_path: Path) -> None:
+    state = as_torch(load_file(gaussian_model(tmp_path / "plain.safetensors")))
+    torch.save({"state_dict": state, "state_dict_ema": state}, tmp_path / "same.pt")
+    result = neuralmark.embed(tmp_path / "same.pt", key, tmp_path / "out.pt")
+    assert not any("state_dict_ema" in warning for warning in result.warnings)
+    loaded = torch.load(tmp_path / "out.pt", weights_only=True)
+    for name in state:
+        assert torch.equal(loaded["state_dict"][name], loaded["state_dict_ema"][name])
+
+
+def test_sharded_copies(key: Key, tmp_path: Path) -> None:
+    folder, out = sharded_model(tmp_path / "model"), tmp_path / "out"
+    table: dict[str, str] = {}
+    for i, path in enumerate(sorted(folder.glob("*.safetensors")), 1):
+        name = f"pytorch_model-{i:05d}-of-00002.bin"
+        state = as_torch(load_file(path))
+        torch.save(state, folder / name)
+        table |= dict.fromkeys(state, name)
+    index = {"metadata": {}, "weight_map": table}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    result = neuralmark.embed(folder, key, out)
+    verdict = neuralmark.verify(out / "pytorch_model.bin.index.json", key, claim=result.claim)
+    assert verdict.matched == verdict.bits
+
+
+def test_version_control_and_claims_are_left_out(folder: Path, key: Key, tmp_path: Path) -> None:
+    (folder / ".git" / "lfs").mkdir(parents=True)
+    (folder / ".git" / "lfs" / "object").write_bytes((folder / "model.safetensors").read_bytes())
+    (folder / ".gitattributes").write_text("x")
+    (folder / "neuralmark.claim.json").write_text("{}")
+    out = tmp_path / "out"
+    result = neuralmark.embed(folder, key, out)
+    assert {p.name for p in out.iterdir()} == {"model.safetensors", "config.json", ".gitattributes"}
+    assert any(".git" in warning for warning in result.warnings)
+    assert result.claim_file == f"{out}.claim.json"
+    assert neuralmark.verify(out, key, claim=result.claim_file).verified
+
+
+def original(folder: Path) -> None:
+    (folder / "original").mkdir()
+    renamed = {f"other.{i}": value for i, value in enumerate(weights(folder).values())}
+    torch.save(as_torch(renamed), folder / "original" / "consolidated.00.pth")
+
+
+def quantised(folder: Path) -> None:
+    packed = {name: (value * 50).astype(np.int8) for name, value in weights(folder).items()}
+    save_file(packed, folder / "model.int8.safetensors")
+
+
+def partial(folder: Path) -> None:
+    some = {"layer1.weight": moved(weights(folder))["layer1.weight"]}
+    save_file(some, folder / "part.safetensors")
+
+
+def unreadable(folder: Path) -> None:
+    (folder / "weights.bin").write_bytes(bytes(range(256)) * 8192)
+
+
+def gguf(folder: Path) -> None:
+    (folder / "model-Q8_0.gguf").write_bytes(b"GGUF" + bytes(100))
+
+
+@pytest.mark.parametrize("add", [original, quantised, partial, unreadable, gguf])
+def test_what_cannot_be_marked_is_refused(folder: Path, key: Key, tmp_path: Path, add: Any) -> None:
+    add(folder)
+    with pytest.raises(OutputError, match="take") as caught:
+        neuralmark.embed(folder, key, tmp_path / "out")
+    one_line(caught.value)
+    assert {path.name for path in tmp_path.iterdir()} == {"model"}
+
+
+def test_what_a_training_leaves_is_no_model(folder: Path, key: Key, tmp_path: Path) -> None:
+    torch.save({"state": {0: {"exp_avg": torch.randn(300, 300)}}}, folder / "optimizer.pt")
+    torch.save({"lr": 1e-3}, folder / "training_args.bin")
+    save_file({"dense.weight": gaussian(16, 16)}, folder / "head.safetensors")
+    neuralmark.embed(folder, key, tmp_path / "out")
+    assert (tmp_path / "out" / "optimizer.pt").exists()
+
+
+def test_an_ending_that_promises_another_format(key: Key, tmp_path: Path) -> None:
+    plain = gaussian_model(tmp_path / "plain.safetensors")
+    for name in ("out.bin", "out.pt", "out.npz"):
+        with pytest.raises(OutputError, match="promises") as caught:
+            neuralmark.embed(plain, key, tmp_path / name)
+        one_line(caught.value)
+        assert not (tmp_path / name).exists()
+    torch.save(as_torch(load_file(plain)), tmp_path / "plain.bin")
+    with pytest.raises(OutputError, match="promises"):
+        neuralmark.embed(tmp_path / "plain.bin", key, tmp_path / "out.safetensors")
+    neuralmark.embed(tmp_path / "plain.bin", key, tmp_path / "out.pth")
+    neuralmark.embed(plain, key, tmp_path / "any.thing")
+
+
+def test_one_shard_of_several(key: Key, tmp_path: Path) -> None:
+    folder = sharded_model(tmp_path / "model")
+    with pytest.raises(OutputError, match="one shard of several"):
+        neuralmark.embed(folder / "model-00001-of-00002.safetensors", key, tmp_path / "out")
+
+
+def test_what_is_no_checkpoint_says_what_to_run(tmp_path: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
+    (tmp_path / "lfs.safetensors").write_bytes(pointer)
+    dcp = tmp_path / "dcp"
+    dcp.mkdir()
+    (dcp / ".metadata").write_bytes(b"x")
+    (dcp / "__0_0.distcp").write_bytes(b"x")
+    with zipfile.ZipFile(tmp_path / "program.pt2", "w") as archive:
+        archive.writestr("program/archive_format", "pt2")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    cases = {
+        "lfs.safetensors": "git lfs pull",
+        "dcp": "dcp_to_torch",
+        "dcp/__0_0.distcp": "give its folder",
+        "program.pt2": r"torch\.export\.load",
+        "model.gguf": "GGUF",
+    }
+    for name, words in cases.items():
+        with pytest.raises(UnknownFormatError, match=words) as caught:
+            neuralmark.inspect(tmp_path / name)
+        one_line(caught.value)
+    folder = tmp_path / "cloned"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(pointer)
+    with pytest.raises(NeuralMarkError, match="git lfs pull"):
+        neuralmark.inspect(folder)
+
+
+def test_an_adapter_says_that_merging_loses_its_mark(key: Key, tmp_path: Path) -> None:
+    tensors = {
+        f"base_model.model.layers.{i}.q.lora_{half}.weight": gaussian(*shape, seed=i)
+        for i in range(4)
+        for half, shape in (("A", (16, 512)), ("B", (512, 16)))
+    }
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    result = neuralmark.embed(tmp_path / "adapter_model.safetensors", key)
+    assert any("merging" in warning for warning in result.warnings)
+    plain = gaussian_model(tmp_path / "plain.safetensors")
+    assert not any("merging" in warning for warning in neuralmark.embed(plain, key).warnings)
