@@ -253,6 +253,22 @@ def test_multiples_of_scales_stay_multiples(
     )
 
 
+@pytest.mark.xfail(strict=True, reason="scales of more than 255 steps are not found")
+@pytest.mark.parametrize("kind", ["10 bits a row", "16 bits", "fixed point"])
+def test_finer_multiples_stay_multiples(tmp_path: Path, secret: Key, kind: str) -> None:
+    given = gaussian().astype(np.float64)
+    if kind == "fixed point":
+        scales = np.full((1, 1), 2.0**-15)
+    else:
+        rows = np.abs(given).max(axis=1, keepdims=True) / 511
+        whole = np.abs(given).max(keepdims=True) / 32767
+        scales = (rows if kind == "10 bits a row" else whole).astype(np.float32).astype(np.float64)
+    before = (np.rint(given / scales) * scales).astype(np.float32)
+    tensors, _ = embedded(tmp_path, secret, {"a.weight": before})
+    places = tensors["a.weight"].astype(np.float64) / scales
+    assert np.abs(places - np.rint(places)).max() < 0.01
+
+
 # Tensors that cannot carry a mark.
 
 
