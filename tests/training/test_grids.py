@@ -66,7 +66,7 @@ def test_modules_of_other_types_carry_every_bit(dtype: torch.dtype) -> None:
     made = neuralmark.imprint(model, secret, strength=1.5)
     assert made.verdict is not None
     assert made.verdict.matched == 160
-    assert made.verdict.smallest_margin == pytest.approx(1.5, rel=0.05)
+    assert made.verdict.smallest_margin == pytest.approx(1.5, rel=0.12)
     assert model.get_parameter("2.weight").dtype == dtype
 
 

@@ -66,6 +66,8 @@ class Grid:
     """Exact zeros stay zero (a pruned tensor)."""
     multiples: Multiples | None = None
     """Where the values are integer multiples of a scale."""
+    bottom: float = 0.0
+    """No weight that is not zero comes closer to it than this: pruning by size left none."""
 
     def moved(
         self, values: Array, shift: Array, noise: Array, positions: Array | None = None
@@ -101,7 +103,10 @@ class Grid:
         else:
             target = self._dithered(wide + shift, noise)
         new = _cast(target, values.dtype) + 0.0
-        return xp.where((new == values) | ~self.movable(values), values, new)
+        stays = (new == values) | ~self.movable(values)
+        if self.bottom:
+            stays |= abs(new) < self.bottom
+        return xp.where(stays, values, new)
 
     def movable(self, values: Array, positions: Array | None = None) -> Array:
         """Where a value may move: on the grid, and no zero that has to stay."""

@@ -232,4 +232,6 @@ def _settled(grid: Grid, values: Values, file_mantissa: int) -> Grid:
     if grid.mantissa < file_mantissa and not grid.movable(np.array([top], values.dtype))[0]:
         pieces = (piece[grid.movable(piece)] for piece in _pieces(values))
         top = max(float(np.abs(piece).max(initial=0)) for piece in pieces)
-    return Grid(grid.name, grid.mantissa, top, grid.least, zeros > _CHANCE_FEW)
+    pruned = zeros > _CHANCE_FEW
+    bottom = float(np.abs(values[values != 0]).min()) if pruned else 0.0
+    return Grid(grid.name, grid.mantissa, top, grid.least, pruned, bottom=bottom)
