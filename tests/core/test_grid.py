@@ -470,3 +470,32 @@ def test_a_small_sum_of_full_precision_does_not_end_in_zeros() -> None:
     assert empty(moved[small]) < 2 / 16
     assert empty((values + shift.astype(np.float32))[small]) > 4 / 16
     assert not (grid.moved(values, 0 * shift, rng.random(len(values), np.float32)) != values).any()
+
+
+@pytest.mark.parametrize("power", [12, 16])
+def test_a_fixed_point_is_found_and_kept(power: int) -> None:
+    rng = np.random.default_rng(power)
+    step = 2.0**-power
+    values = (np.rint(rng.standard_normal(65_536) * 0.02 / step) * step).astype(np.float32)
+    grid = find_grid(values, 256, 23)
+    assert grid.least == step
+    new = grid.moved(values, np.full(len(values), 0.3 * step), rng.random(len(values), np.float32))
+    assert np.array_equal(np.rint(new / step) * step, new)
+    assert (new - values).mean() == pytest.approx(0.3 * step, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["columns", "blocks of float8"])
+def test_scales_that_are_not_known_are_refused(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    w = rng.standard_normal((512, 512)).astype(np.float32) * np.float32(0.02)
+    if kind == "columns":
+        scale = np.abs(w).max(axis=0) / np.float32(127)
+        made = np.rint(w / scale) * scale
+    else:
+        blocks = w.reshape(8, 64, 8, 64).transpose(0, 2, 1, 3)
+        scale = np.abs(blocks).max(axis=(2, 3), keepdims=True) / np.float32(448)
+        coarse = rounded((blocks / scale).reshape(-1).astype(np.float64), "F8_E4M3")
+        made = coarse.reshape(blocks.shape) * scale
+        made = made.transpose(0, 2, 1, 3).reshape(512, 512)
+    with pytest.raises(UnsuitableTensorError, match="short list"):
+        find_grid(made.astype(np.float32).reshape(-1), 512, 23)

@@ -113,7 +113,7 @@ def test_a_budget_is_kept(kind: str, budget: float) -> None:
     )
     change = float((new - old).norm() / old.norm())
     assert made.change_relative == pytest.approx(change, rel=1e-6)
-    assert 0.8 * budget < 100 * change <= 1.003 * budget
+    assert 0.6 * budget < 100 * change <= 1.003 * budget
 
 
 def test_the_same_key_writes_the_same_weights_and_another_key_others() -> None:

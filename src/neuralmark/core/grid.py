@@ -98,7 +98,7 @@ class Grid:
         xp = namespace(values)
         width, word = _word(self.mantissa)
         wide = _cast(values, getattr(xp, f"float{word}"))
-        if self.mantissa == width:
+        if self.mantissa == width and not self.least:
             target = _cast(xp.clip(_filled(wide, shift, noise), -self.top, self.top), wide.dtype)
         else:
             target = self._dithered(wide + shift, noise)
