@@ -34,7 +34,6 @@ def test_the_demo_marks_verifies_damages_and_reports(tmp_path: Path) -> None:
     assert len(ours) == 3
     for exposed in ours:
         assert exposed.verified == (True, True)
-        assert exposed.found.startswith("nothing stood out")
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     for words in (
         "Marked while training",
