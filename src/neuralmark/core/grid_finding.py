@@ -280,8 +280,8 @@ def _settled(grid: Grid, values: Values, file_mantissa: int) -> Grid:
         pieces = _pieces(values) if grid.least else ()
         ones = sum(int(np.count_nonzero(np.abs(piece) == grid.least)) for piece in pieces)
         zeros -= 2 * ones
-    if grid.mantissa < file_mantissa and not grid.movable(np.array([top], values.dtype))[0]:
-        pieces = (piece[grid.movable(piece)] for piece in _pieces(values))
+    if grid.mantissa < file_mantissa and not grid.holds(np.array([top], values.dtype))[0]:
+        pieces = (piece[grid.holds(piece)] for piece in _pieces(values))
         top = max(float(np.abs(piece).max(initial=0)) for piece in pieces)
     pruned = zeros > _CHANCE_FEW
     bottom = float(np.abs(values[values != 0]).min()) if pruned else 0.0
