@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks._common import Report, parser
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Parameters, Terms, derive
+from neuralmark.errors import NeuralMarkError
 
 OWN = Path(__file__).parent.parent / "tests" / "golden" / "data" / "native2.json"
 
@@ -57,7 +58,11 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = options.parse_args(arguments)
     report = Report("known answers of the derivation", chosen.json)
     for file in chosen.files:
-        cases = json.loads(file.read_text())
+        try:
+            cases = json.loads(file.read_text())
+            [answers(case) for case in cases]
+        except (OSError, ValueError, KeyError, TypeError, NeuralMarkError) as error:
+            sys.exit(f"{file}: not a file of known answers of version 2 ({error!r})")
         wrong = {i: found for i, case in enumerate(cases) if (found := differences(case))}
         for number, names in wrong.items():
             report.note(f"{file.name}, case {number}: {', '.join(names)} differ")

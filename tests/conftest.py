@@ -178,7 +178,7 @@ def on_terminal(
     )
     os.close(theirs)
     screen, seen, left = b"", 0, list(answers)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300  # busy machines are slow
     while select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0]:
         piece = b""
         with contextlib.suppress(OSError):  # the terminal is closed when the process ends
@@ -189,7 +189,7 @@ def on_terminal(
         if left and screen[seen:].endswith(b": "):
             seen = len(screen)
             os.write(ours, left.pop(0).encode() + b"\n")
-    code = process.wait(timeout=60)
+    code = process.wait(timeout=120)
     os.close(ours)
     return code, screen.decode()
 

@@ -13,12 +13,12 @@ from neuralmark.checkpoints import Checkpoint, open_checkpoint
 from neuralmark.core.imprint import LeastChange
 from neuralmark.core.key import Parameters
 from neuralmark.drafting import plan
-from neuralmark.errors import InfeasibleError, UnknownTensorError
+from neuralmark.errors import InfeasibleError, NonFiniteError, UnknownTensorError
 from neuralmark.hiding import HIDDEN, LEAST_STRENGTH, MERGED, explained, exposure_at
 from neuralmark.keyfile import Key
 from neuralmark.placement import WIDE, Tensor, auto, catalogue, placement_of
 from neuralmark.reading import Progress
-from neuralmark.surveying import Survey, look, survey
+from neuralmark.surveying import Part, Survey, look, survey
 
 STRENGTHS = (0.5, 1.0, 2.0, 4.0)
 """Strengths at which a mark is held against a public base."""
@@ -164,7 +164,10 @@ def _looked_at(
     size, done, found = sum(row.size for row in rows if row.chosen), 0, []
     for tensor, row in zip(tensors, rows, strict=True):
         if row.chosen:
-            part = look(checkpoint, tensor)
+            try:
+                part = look(checkpoint, tensor)
+            except NonFiniteError as error:
+                part = Part(tensor, 0, None, 0.0, str(error))
             if part.grid is None:
                 row = replace(row, obstacle=part.why)
             else:

@@ -32,6 +32,8 @@ Values = npt.NDArray[np.floating]
 SAMPLED = 1 << 19
 """Weights that are looked at one by one to say what a thief with the base would see."""
 _FEWEST = 1 << 12
+_UNRELATED = 0.9
+"""Two unrelated tensors differ by 1.4 times their size; fine-tuning moves far less."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,6 +230,10 @@ def _part(
         return Part(tensor, start, None, 0.0, "the base has no tensor of this name and shape"), None
     difference = values - public.astype(values.dtype, copy=False)
     update = update_of(difference, max(len(values) // max(row, 1), 1))
+    size = float(np.sqrt(np.square(values, dtype=np.float64).mean()))
+    if update.size > _UNRELATED * size:
+        why = "it has nothing in common with the base's: is that the base of this model?"
+        return Part(tensor, start, None, 0.0, why, update), None
     if not update.residual:
         return Part(tensor, start, None, 0.0, "it is the base's own", update), None
     return Part(tensor, start, grid, update.residual, update=update), difference

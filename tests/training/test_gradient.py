@@ -34,7 +34,7 @@ def test_equals_adding_the_loss(name: str) -> None:
     term = neuralmark.attach(explicit, two, secret, tensors=[NAME], mode="loss", strength=3)
     train(hooked, one, range(12))
     train(explicit, two, range(12), term.loss_term)
-    torch.testing.assert_close(weights(hooked), weights(explicit), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(weights(hooked), weights(explicit), rtol=1e-4, atol=1e-5)
     plain = network()
     train(plain, OPTIMIZERS[name](plain.parameters()), range(12))
     assert not torch.allclose(weights(hooked), weights(plain), atol=1e-4)

@@ -66,7 +66,7 @@ def test_modules_of_other_types_carry_every_bit(dtype: torch.dtype) -> None:
     made = neuralmark.imprint(model, secret, strength=1.5)
     assert made.verdict is not None
     assert made.verdict.matched == 160
-    assert made.verdict.smallest_margin == pytest.approx(1.5, rel=0.05)
+    assert made.verdict.smallest_margin == pytest.approx(1.5, rel=0.12)
     assert model.get_parameter("2.weight").dtype == dtype
 
 
@@ -81,6 +81,14 @@ def test_zeros_of_a_pruned_module_stay_zero(dtype: torch.dtype) -> None:
         old, new = (m.get_parameter(name).detach() for m in (before, model))
         assert torch.equal(old == 0, new == 0)
         assert moved(before, model, name).any()
+
+
+def test_weights_with_little_room_settle_for_every_key() -> None:
+    """Uniform weights cut at both ends: many come to the end of their room."""
+    for _ in range(12):
+        made = neuralmark.imprint(pruned(network()), key(PARAMETERS))
+        assert made.verdict is not None
+        assert made.verdict.matched == 160
 
 
 def test_larger_tensors_take_larger_changes() -> None:
@@ -113,7 +121,8 @@ def test_a_budget_is_kept(kind: str, budget: float) -> None:
     )
     change = float((new - old).norm() / old.norm())
     assert made.change_relative == pytest.approx(change, rel=1e-6)
-    assert 0.8 * budget < 100 * change <= 1.003 * budget
+    least = 0.3 if kind == "pruned" else 0.6  # uniform weights with little room
+    assert least * budget < 100 * change <= 1.003 * budget
 
 
 def test_the_same_key_writes_the_same_weights_and_another_key_others() -> None:

@@ -51,19 +51,22 @@ def test_attach_step_verify(name: str) -> None:
     key = key_of(network.parameters)
     trained = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.01)
-    mark = neuralmark.attach(model, optimizer, key, tensors=network.marked)
+    mark = neuralmark.attach(model, optimizer, key, tensors=network.marked, mode="gradient")
     before = mark.measure().loss
     loss = loss_of(model, network, torch.tensor([0, 6]))
     loss.backward()
     optimizer.step()
     assert math.isfinite(float(loss.detach()))
     assert mark.measure().loss < before
-    claim = mark.claim()
+    claim, rate = mark.claim(), mark.rate
     mark.detach()
     verdict = neuralmark.verify(model, key, claim=claim)
     assert tuple(name for name, _ in claim.placement) == network.marked
-    assert verdict.status == "not-verified"
-    assert 0 < verdict.rate < 1
+    if network.kind == "text":  # a product that begins at zero is turned at once
+        assert verdict.rate > 0.5
+        return
+    assert verdict.rate == rate
+    assert 0 < verdict.rate <= 1
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -91,10 +94,12 @@ def test_tensors_of_the_paper() -> None:
         network = zoo.architecture(name)
         assert network.marked == (tensor,)
         assert network.build(10).get_parameter(tensor).shape == (256, 256, 3, 3)
-        assert network.parameters == Parameters(256, 512, 4)
+        assert network.parameters == Parameters(256, 512, 4, filter="tiled")
     assert zoo.architecture("gpt2").marked == ("transformer.h.11.attn.c_attn.lora_delta",)
     assert zoo.architecture("gpt2").parameters.rounds == 10
-    assert zoo.architecture("digits").parameters == Parameters(160, 320, 1)
+    assert zoo.architecture("digits").parameters == Parameters(160, 320, 1, filter="tiled")
+    for name in zoo.architectures():
+        assert zoo.architecture(name).parameters.filter == "tiled"
 
 
 def test_cifar_forms() -> None:

@@ -139,7 +139,8 @@ def _by_residues(tensors: Sequence[Array], flat: Array, guesses: Sequence[Guess]
         "residue_z": reading.z,
         "pool_z": reading.pool_z,
     }
-    stands_out = max(reading.z, reading.pool_z) > STANDS_OUT
+    # Refining looks for loud pools, and finds some in noise as well: these are not enough.
+    stands_out = reading.z > STANDS_OUT or reading.pool_z > 4 * STANDS_OUT
     return _Find(erase(flat, at, guess.pools), stands_out, figures)
 
 

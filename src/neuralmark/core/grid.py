@@ -66,6 +66,8 @@ class Grid:
     """Exact zeros stay zero (a pruned tensor)."""
     multiples: Multiples | None = None
     """Where the values are integer multiples of a scale."""
+    bottom: float = 0.0
+    """No weight that is not zero comes closer to it than this: pruning by size left none."""
 
     def moved(
         self, values: Array, shift: Array, noise: Array, positions: Array | None = None
@@ -96,23 +98,43 @@ class Grid:
         xp = namespace(values)
         width, word = _word(self.mantissa)
         wide = _cast(values, getattr(xp, f"float{word}"))
-        if self.mantissa == width:
+        shift = self._inside(wide, shift, noise)
+        if self.mantissa == width and not self.least:
             target = _cast(xp.clip(_filled(wide, shift, noise), -self.top, self.top), wide.dtype)
         else:
             target = self._dithered(wide + shift, noise)
         new = _cast(target, values.dtype) + 0.0
-        return xp.where((new == values) | ~self.movable(values), values, new)
+        stays = (new == values) | ~self.movable(values)
+        if self.bottom:
+            stays |= abs(new) < self.bottom
+        return xp.where(stays, values, new)
 
     def movable(self, values: Array, positions: Array | None = None) -> Array:
-        """Where a value may move: on the grid, and no zero that has to stay."""
+        """Where a value may move: on the grid, not at its end, no zero that has to stay."""
         if self.multiples is None:
-            may = self._on_grid(values)
+            may = self.holds(values) & (abs(values) < self.top)
             return may & (values != 0) if self.zeros_stay else may
         plain = _numpy(values)
         free = self._free(plain, self._local(len(plain), positions))
         return free if plain is values else namespace(values).from_numpy(free).to(values.device)
 
-    def _on_grid(self, values: Array) -> Array:
+    def _inside(self, values: Array, shift: Array, noise: Array) -> Array:
+        """The shift; anywhere in the room that is left where it leads out of bottom and top.
+
+        Stopping at the bounds would heap weights there; staying would not help the mark.
+        """
+        xp, target = namespace(values), values + shift
+        size, new = abs(values), abs(target)
+        if bool((new > self.top).any()):
+            outside = xp.sign(target) * (size + (self.top - size) * noise) - values
+            shift = xp.where(new > self.top, outside, shift)
+        if self.bottom:
+            inside = xp.sign(values) * (self.bottom + (size - self.bottom) * noise) - values
+            shift = xp.where(new < self.bottom, inside, shift)
+        return shift
+
+    def holds(self, values: Array) -> Array:
+        """Which values have no more digits than the grid."""
         xp = namespace(values)
         width, word = _word(self.mantissa)
         narrow = _cast(values, getattr(xp, f"float{word}"))

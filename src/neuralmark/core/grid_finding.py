@@ -26,7 +26,12 @@ _SUBNORMALS = 64
 _CROWD = 16
 _GROUP = 64
 _GROUPS = 64
+_RUN, _BLOCKS = 16, 16
 _COARSEST_SCALED = 7
+_FIXED_POINT = 2.0**20
+"""Numbers of full precision span more steps than this; fewer are a fixed point."""
+_ODD = 0.2
+"""The least share of large values that are odd multiples of a fixed point (half by chance)."""
 _LEAST = {10: (2.0**-24,), 3: (2.0**-9, 2.0**-10), 2: (2.0**-16, 2.0**-17)}
 _NAMES = {DOUBLE: "float64", SINGLE: "float32", 7: "bfloat16"}
 _SMALL_NAMES = {10: "float16", 3: "float8 e4m3", 2: "float8 e5m2"}
@@ -45,7 +50,12 @@ def find_grid(values: Values, row: int, file_mantissa: int) -> Grid:
     sample = _sample(values)
     mantissa = _mantissa(values, sample, file_mantissa)
     least = _least(values, sample, mantissa)
-    grid = Grid(_name(mantissa, least), mantissa, top, least)
+    fixed = _fixed_point(values, sample)
+    fixed = 0.0 if fixed == least else fixed
+    if fixed:
+        mantissa, least = file_mantissa, fixed
+    name = f"multiples of 2^{math.frexp(fixed)[1] - 1}" if fixed else _name(mantissa, least)
+    grid = Grid(name, mantissa, top, least)
     if len(values) >= _ENOUGH:
         grid = _with_steps(grid, values, max(row, 1), file_mantissa)
         if grid.multiples is not None:
@@ -133,6 +143,24 @@ def _least(values: Values, sample: Values, mantissa: int) -> float:
     return 0.0
 
 
+def _fixed_point(values: Values, sample: Values) -> float:
+    """The power of two that all values are multiples of, large ones down to the last; else 0."""
+    words, width = _words(sample)
+    size = np.abs(sample.astype(np.float64))
+    large = size > size.max(initial=0) / 4
+    small = size < size.max(initial=0) / 16  # within few binades every float is a fixed point
+    if min(np.count_nonzero(large), np.count_nonzero(small)) < _CROWD:
+        return 0.0
+    field = words & ((1 << width) - 1) | (1 << width)
+    last = np.ldexp((field & -field).astype(np.float64), -width) * _binade(size)
+    step = float(last.min())
+    odd = np.count_nonzero(last[large] == step) / np.count_nonzero(large)
+    if odd < _ODD or size.max() > _FIXED_POINT * step:
+        return 0.0
+    off = sum(int(np.count_nonzero(np.rint(p / step) * step != p)) for p in _pieces(values))
+    return step if off <= (1 - SHARE) * np.count_nonzero(values) else 0.0
+
+
 def _binade(values: Float) -> Float:
     """The power of two at or below each absolute value."""
     return (values.view(np.int64) & (0x7FF << DOUBLE)).view(np.float64)
@@ -192,14 +220,37 @@ def _require_no_list(grid: Grid, values: Values, sample: Values, row: int) -> No
     alone = gaps[:-1] & gaps[1:] & (counts >= _CROWD)
     if counts[alone].sum() > 0.5 * counts.sum():
         raise UnsuitableTensorError("the values are from a short list (a codebook)")
-    if grid.mantissa <= 3 or row % _GROUP or len(values) < _GROUP * _GROUPS:
+    if grid.mantissa <= 3 or len(values) < _GROUP * _GROUPS:
         return
-    rng, groups = np.random.default_rng(0), len(values) // _GROUP
-    together = values.reshape(-1, _GROUP)[rng.integers(0, groups, _GROUPS)]
-    apart = values[rng.integers(0, len(values), (_GROUPS, _GROUP))]
+    rng = np.random.default_rng(0)
     share = 0.9 if grid.mantissa >= 15 else 0.5
-    if _distinct(together) < share * _distinct(apart):
-        raise UnsuitableTensorError("groups of weights hold values from a short list (a codebook)")
+    for together in _neighbours(values, row, rng):
+        apart = values[rng.integers(0, len(values), together.shape)]
+        if _distinct(together) < share * _distinct(apart):
+            raise UnsuitableTensorError(
+                "groups of weights hold values from a short list (a codebook)"
+            )
+
+
+def _neighbours(values: Values, row: int, rng: np.random.Generator) -> Iterator[Values]:
+    """Weights that might share a scale: short runs, longer ones, columns, square blocks."""
+    for length in (_RUN, _GROUP):
+        if row % length == 0:
+            groups = len(values) // length
+            yield values.reshape(-1, length)[rng.integers(0, groups, _GROUPS)]
+    rows = len(values) // row
+    if row < 2 or rows < _GROUP:
+        return
+    matrix = values[: rows * row].reshape(rows, row)
+    some = rng.choice(rows, min(rows, 4 * _GROUP), replace=False)
+    yield matrix[np.ix_(some, rng.integers(0, row, _GROUPS))].T
+    if row >= _GROUP:
+        corners = zip(
+            rng.integers(0, rows // _GROUP, _BLOCKS) * _GROUP,
+            rng.integers(0, row // _GROUP, _BLOCKS) * _GROUP,
+            strict=True,
+        )
+        yield np.stack([matrix[a : a + _GROUP, b : b + _GROUP].reshape(-1) for a, b in corners])
 
 
 def _codes(grid: Grid, values: Values) -> npt.NDArray[np.int64]:
@@ -229,7 +280,9 @@ def _settled(grid: Grid, values: Values, file_mantissa: int) -> Grid:
         pieces = _pieces(values) if grid.least else ()
         ones = sum(int(np.count_nonzero(np.abs(piece) == grid.least)) for piece in pieces)
         zeros -= 2 * ones
-    if grid.mantissa < file_mantissa and not grid.movable(np.array([top], values.dtype))[0]:
-        pieces = (piece[grid.movable(piece)] for piece in _pieces(values))
+    if grid.mantissa < file_mantissa and not grid.holds(np.array([top], values.dtype))[0]:
+        pieces = (piece[grid.holds(piece)] for piece in _pieces(values))
         top = max(float(np.abs(piece).max(initial=0)) for piece in pieces)
-    return Grid(grid.name, grid.mantissa, top, grid.least, zeros > _CHANCE_FEW)
+    pruned = zeros > _CHANCE_FEW
+    bottom = float(np.abs(values[values != 0]).min()) if pruned else 0.0
+    return Grid(grid.name, grid.mantissa, top, grid.least, pruned, bottom=bottom)

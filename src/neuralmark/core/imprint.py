@@ -21,6 +21,8 @@ _MAX_ROUNDS = 60
 _MAX_PIVOTS = 200
 _SLACK = 1e-6
 _OVERSHOOT = 2e-3
+_PATIENT = 10
+_LARGEST_STEP = 8
 
 
 def doubts(parameters: Parameters) -> list[str]:
@@ -204,7 +206,8 @@ def settle(pooled: Float, decide: Decide, realise: Realise, *, exact: bool = Fal
 
     What is written lies on the weights' grid, some of them stay, and dithering meets a shift only
     on average. What the written weights still lack is solved for again and added to the shift,
-    until the margins hold. `exact` weights are written as they are computed.
+    until the margins hold; in growing steps, as weights that have come to the end of their room
+    follow no longer. `exact` weights are written as they are computed.
     """
     shift = np.zeros(len(pooled))
     for attempt in range(_MAX_ROUNDS):
@@ -212,7 +215,7 @@ def settle(pooled: Float, decide: Decide, realise: Realise, *, exact: bool = Fal
         more = decide(pooled, ahead)
         if more is None:
             return shift
-        shift = shift + more
+        shift = shift + more * min(1 + max(0, attempt - _PATIENT), _LARGEST_STEP)
         pooled = realise(shift)
     raise InfeasibleError(
         "the grid of the weights leaves no room for this margin; lower the strength, or mark the"
