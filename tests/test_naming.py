@@ -200,7 +200,7 @@ def test_live_modules_have_gaps_and_prefixes_too(llama: tuple[Path, Key, Claim])
             inner.register_buffer(name.replace(".", "/"), torch.from_numpy(value))
 
     class Renamed(torch.nn.Module):
-        def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
             return {f"net.{n.replace('/', '.')}": t for n, t in inner.named_buffers()}
 
     verdict = neuralmark.verify(Renamed(), key, claim=claim)

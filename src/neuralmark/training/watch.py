@@ -103,7 +103,11 @@ def watch_others(live: "LiveMark", site: Site, optimizer: torch.optim.Optimizer)
     """Say once when another optimizer steps the marked weights: its steps do not keep the mark."""
     marked = {id(tensor) for source in site.sources for tensor in source.parameters()}
     _watches[live] = _Watch(marked, optimizer)
-    live._on_detach.append(lambda: _watches.pop(live, None) and None)
+
+    def forget() -> None:
+        _watches.pop(live, None)
+
+    live._on_detach.append(forget)
     if not _hooked:
         _hooked.append(register_optimizer_step_post_hook(_look))
 
