@@ -88,7 +88,8 @@ def embed(
     """
     model = Path(model)
     target = _target(root_of(model), out, in_place, overwrite)
-    recover(model)
+    if in_place:
+        recover(model)  # what is only read is never changed unasked
     with journal.exclusive(root_of(model)) if in_place else nullcontext():
         checkpoint = open_checkpoint(model)
         check_effort(strength, budget)
@@ -126,7 +127,7 @@ def _claims_beside(model: Path) -> dict[str, Claim]:
     found = {}
     for path in sorted(usual.parent.glob(f"{usual.name.split('.claim.')[0]}*.claim.json")):
         try:
-            claim = Claim.load(path)
+            claim = Claim.load_beside(path)
         except RecordError:
             continue
         found[claim.fingerprint] = claim
@@ -149,7 +150,7 @@ def _notes(model: Path, planned: Plan, *, named: bool) -> tuple[str, ...]:
             f"{planned.quantised} quantised tensors were passed over; dequantise them to mark them"
         )
     try:
-        earlier = Claim.load(claim_path(model)).fingerprint
+        earlier = Claim.load_beside(claim_path(model)).fingerprint
     except RecordError:
         return tuple(notes)
     if earlier == key.fingerprint:
@@ -209,7 +210,7 @@ def _claim_file(target: Path, key: Key, *, overwrite: bool = False) -> Path:
         if overwrite or not usual.exists():
             return usual
     try:
-        mine = Claim.load(usual).fingerprint == key.fingerprint
+        mine = Claim.load_beside(usual).fingerprint == key.fingerprint
     except RecordError:
         mine = False
     short = key.fingerprint.removeprefix("nm1-")[:8]
@@ -256,7 +257,9 @@ def _write_copy(job: Copying, compute: Callable[[], Draft], progress: Progress |
         if not single:
             claim_draft = _claim_file(temporary, drafted.key)
             claim_file = out / claim_draft.name
-        claim_draft.write_text(claim.to_json(), encoding="utf-8")
+        claim_draft.unlink(missing_ok=True)  # in a folder: the copy of an older claim
+        with files.create(claim_draft) as file:
+            file.write(claim.to_json().encode("utf-8"))
     return _result(drafted, out, claim_file, claim, verdict)
 
 

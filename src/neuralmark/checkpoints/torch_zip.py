@@ -1,8 +1,8 @@
 """Files of `torch.save`: a zip archive with one pickle and a record for each storage.
 
 The pickle is never executed. Quantised and sparse tensors are listed with an obstacle, and so
-are tensors that are not contiguous. The records that matter must be stored as they are: torch never
-compresses them, and a compressed record is how a small file asks for a lot of memory. Stored
+are tensors whose elements share bytes. The records that matter must be stored as they are: torch
+never compresses them, and a compressed record is how a small file asks for a lot of memory. Stored
 records do not overlap, so together they cannot claim more bytes than the file has.
 """
 
@@ -37,7 +37,7 @@ def _pickles(names: Iterable[str]) -> list[str]:
 
 def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Read the directory and the pickle (inertly), and find every tensor's bytes."""
-    records = _zip.directory(path)
+    records = _folded(path, _zip.directory(path))
     names = _pickles(records)
     if len(names) != 1:
         raise MalformedError(f"{path}: has {len(names)} pickles instead of one")
@@ -51,6 +51,25 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
         pickle = load(Reader(file, where.record.size))
         tensors = stored_tensors(path, pickle.value, archive.locate)
     return _zip.ZipCheckpoint(path, "torch_zip", tensors, archive.storages())
+
+
+def _folded(path: Path, records: dict[str, _zip.Record]) -> dict[str, _zip.Record]:
+    """The records as torch looks them up: without regard to case; refuses two that are then equal.
+
+    torch looks only under the folder of the first record, so all must be in one.
+    """
+    found: dict[str, _zip.Record] = {}
+    for name, record in records.items():
+        folded = name.casefold()
+        if folded in found:
+            raise MalformedError(
+                f"{path}: torch does not tell the records {found[folded].name[:80]!r} and"
+                f" {name[:80]!r} apart"
+            )
+        found[folded] = record
+    if len({name.partition("/")[0] for name in found}) > 1:
+        raise MalformedError(f"{path}: its records are in several folders; torch reads one of them")
+    return found
 
 
 class _Archive:
@@ -68,7 +87,7 @@ class _Archive:
     def place(self, name: str) -> _zip.Place:
         """Find a record that must be there, uncompressed."""
         if name not in self._places:
-            record = self._records.get(self._prefix + name)
+            record = self._records.get((self._prefix + name).casefold())
             if record is None:
                 raise MalformedError(f"{self._path}: the record {name[:80]!r} is missing")
             if record.method != _zip.STORED:
