@@ -17,7 +17,7 @@ from neuralmark._version import __version__
 from neuralmark.cli import _output as output
 from neuralmark.errors import DefectError, NeuralMarkError, StoppedError, UsageError
 
-REPORT_AT = "the project's issue tracker"
+REPORT_AT = "the repository that you installed it from"
 TRACEBACK = "NEURALMARK_TRACEBACK"
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
@@ -104,7 +104,7 @@ def _defect(error: Exception) -> str:
         frame = frame.tb_next
     where = ""
     if frame is not None:
-        where = f" in {os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}"
+        where = f" in {os.path.split(frame.tb_frame.f_code.co_filename)[1]}:{frame.tb_lineno}"
     return (
         f"{type(error).__name__}{where}: {str(error)[:300]} - this is a fault of NeuralMark"
         f" {__version__}, not of your input: please report it at {REPORT_AT} ({TRACEBACK}=1 shows"
