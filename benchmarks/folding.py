@@ -1,4 +1,4 @@
-"""Batch norms folded into the convolutions before them: does the mark outlive it?
+"""What folding batch norms into the convolutions before them does to a mark.
 
 Every output channel of a convolution is scaled by its norm's factor, so that the norm can be left
 out: same function, other weights. Read as stored, a default mark may then fall below the boundary;

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -199,7 +200,7 @@ def test_live_modules_have_gaps_and_prefixes_too(llama: tuple[Path, Key, Claim])
             inner.register_buffer(name.replace(".", "/"), torch.from_numpy(value))
 
     class Renamed(torch.nn.Module):
-        def state_dict(self, *args: object, **kwargs: object) -> dict[str, torch.Tensor]:
+        def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:  # type: ignore[override]
             return {f"net.{n.replace('/', '.')}": t for n, t in inner.named_buffers()}
 
     verdict = neuralmark.verify(Renamed(), key, claim=claim)
