@@ -145,8 +145,9 @@ def command_line(*args: object) -> list[str]:
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """An environment without anything of ours."""
-    return {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": "/nonexistent", **more}
+    """An environment without anything of ours, but with the package under test (worktrees)."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    return {**kept, "LANG": "C.UTF-8", "HOME": "/nonexistent", **more}
 
 
 def run(

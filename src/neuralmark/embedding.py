@@ -93,7 +93,8 @@ def embed(
         )
     model, tensors = Path(model), listed(tensors)
     target = _target(root_of(model), out, in_place, overwrite)
-    recover(model)
+    if in_place:
+        recover(model)  # what is only read is never changed unasked
     with journal.exclusive(root_of(model)) if in_place else nullcontext():
         checkpoint = open_checkpoint(model)
         check_effort(strength, budget)
@@ -138,7 +139,7 @@ def _claims_beside(model: Path) -> dict[str, Claim]:
     inside = root.glob("neuralmark*.claim.json") if root.is_dir() else ()
     for path in sorted({*beside, *inside}):
         try:
-            claim = Claim.load(path)
+            claim = Claim.load_beside(path)
         except RecordError:
             continue
         found[claim.fingerprint] = claim
@@ -222,7 +223,7 @@ def _claim_file(target: Path, key: Key, *, overwrite: bool = False) -> Path:
         if overwrite or not usual.exists():
             return usual
     try:
-        mine = Claim.load(usual).fingerprint == key.fingerprint
+        mine = Claim.load_beside(usual).fingerprint == key.fingerprint
     except RecordError:
         mine = False
     short = key.fingerprint.removeprefix("nm1-")[:8]
@@ -297,7 +298,8 @@ def _write_copy(job: Copying, compute: Callable[[], Draft], progress: Progress |
         verdict = _reread(drafted, _same_part(model, temporary), str(out), progress)
         source = digest_of(checkpoint, drafted.reading.digests)
         claim = _claim(drafted.key, drafted.placement, verdict.checkpoint_digest, source)
-        claim_draft.write_text(claim.to_json(), encoding="utf-8")
+        with files.create(claim_draft) as file:
+            file.write(claim.to_json().encode("utf-8"))
     result = _result(drafted, out, claim_file, claim, verdict)
     return replace(result, warnings=result.warnings + notes)
 

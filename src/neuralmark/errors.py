@@ -21,6 +21,7 @@ NeuralMarkError
 │   ├── DisputeError               claims that cannot be ruled on
 │   ├── MissingExtraError          an optional part is not installed
 │   └── StoppedError               stopped by Ctrl-C or a signal
+├── DefectError                    exit code 70: a fault of NeuralMark's, to be reported
 └── InputError                     exit code 3: unreadable or unsafe input
     ├── KeyFileError               not a key file, damaged, or beyond the caps
     │   └── WrongPassphraseError   wrong passphrase (or an edited encrypted file)
@@ -31,6 +32,7 @@ NeuralMarkError
     │   └── DamagedDataSetError    not what was published
     ├── CheckpointError            a model file that cannot be read
     │   ├── UnknownFormatError     no known format
+    │   ├── AmbiguousFolderError   a folder with two models; loaders differ in which they take
     │   ├── MalformedError         truncated, overlapping, lying
     │   ├── UnsafeError            would leave its folder, exhaust memory, or need its code run
     │   ├── UnreadableError        its weights are stored in a form that cannot be read
@@ -131,6 +133,12 @@ class StoppedError(UsageError):
     """Stopped by Ctrl-C or a signal; nothing was left behind."""
 
 
+class DefectError(NeuralMarkError):
+    """A fault of NeuralMark's own; the command line gives this name to every unforeseen error."""
+
+    exit_code = 70
+
+
 class InputError(NeuralMarkError):
     """Unreadable or unsafe input."""
 
@@ -169,6 +177,10 @@ class CheckpointError(InputError):
 
 class UnknownFormatError(CheckpointError):
     """The bytes are of no known checkpoint format."""
+
+
+class AmbiguousFolderError(CheckpointError):
+    """A folder with two models (a whole file and an index, two formats): name one of them."""
 
 
 class MalformedError(CheckpointError):

@@ -2,14 +2,17 @@
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import signal
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
+from typing import BinaryIO
 
 from neuralmark.errors import OutputError, UnsafeError
 
@@ -31,6 +34,25 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_small(path: Path, most: int, *, links: bool = True) -> bytes:
+    """The content of a plain file, at most one byte more than `most`.
+
+    Never waits for or drinks from a pipe or a device; follows no link unless it may.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+    handle = os.open(path, flags)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file")
+        return file.read(most + 1)
+
+
+def create(path: Path, mode: int = 0o644) -> BinaryIO:
+    """A new file to write: one that is there, or a link in its place, is never written through."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, mode), "wb")
 
 
 def write_at(handle: int, data: bytes, offset: int) -> None:
@@ -120,8 +142,15 @@ def replacing(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def beside(path: Path, purpose: str) -> Path:
-    """A name for a temporary file or folder beside `path` that nobody else uses."""
-    return path.with_name(f".{secrets.token_hex(4)}.{purpose}.{path.name}")
+    """A name for a temporary file or folder beside `path` that nobody else uses or foresees."""
+    return path.with_name(f".{secrets.token_hex(8)}.{purpose}.{path.name}")
+
+
+def leftovers(path: Path, purpose: str) -> list[Path]:
+    """Temporary files of that purpose that a killed process left beside `path`."""
+    form = re.compile(rf"\.[0-9a-f]{{16}}\.{purpose}\.{re.escape(path.name)}")
+    with os.scandir(path.parent) as entries:
+        return [path.with_name(entry.name) for entry in entries if form.fullmatch(entry.name)]
 
 
 def _put(temporary: Path, out: Path) -> None:
@@ -184,10 +213,8 @@ def write_text(out: Path, text: str, *, overwrite: bool = False, mode: int = 0o6
     with writing(out):
         if not out.name or out.is_dir():
             raise OutputError(f"{out} is a folder: give the name of a file")
-    with replacing(out, overwrite=overwrite) as temporary:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+    with replacing(out, overwrite=overwrite) as temporary, create(temporary, mode) as file:
+        file.write(text.encode("utf-8"))
 
 
 def remove(path: Path) -> None:

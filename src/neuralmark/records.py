@@ -96,13 +96,21 @@ class Claim:
     @classmethod
     def load(cls, path: str | Path) -> "Claim":
         """Read a claim file; it is hostile input like any other."""
-        path = Path(path)
+        return cls._load(Path(path), links=True)
+
+    @classmethod
+    def load_beside(cls, path: Path) -> "Claim":
+        """Read a claim that happens to lie beside a model: nobody named it, so no links."""
+        return cls._load(path, links=False)
+
+    @classmethod
+    def _load(cls, path: Path, *, links: bool) -> "Claim":
         try:
-            if path.stat().st_size > MAX_CLAIM:
-                raise RecordError(f"{path}: is larger than a claim may be ({MAX_CLAIM:,} bytes)")
-            data = path.read_bytes()
+            data = files.read_small(path, MAX_CLAIM, links=links)
         except OSError as error:
-            raise RecordError(f"{path}: cannot be read ({error.strerror})") from None
+            raise RecordError(f"{path}: cannot be read ({error.strerror or error})") from None
+        if len(data) > MAX_CLAIM:
+            raise RecordError(f"{path}: is larger than a claim may be ({MAX_CLAIM:,} bytes)")
         return cls.loads(data, str(path))
 
     @classmethod

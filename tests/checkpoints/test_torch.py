@@ -183,14 +183,29 @@ def test_whole_modules(save: Save) -> None:
     [
         torch.arange(12.0).view(3, 4).t(),
         torch.arange(12.0).view(3, 4)[:, 1:],
-        torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last),
-        torch.ones(1).expand(5),
-        torch.ones(1).expand(100_000_000_000),
+        torch.arange(12.0)[1::3],
+        torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
+        torch.randn(2, 1, 4, 1).bfloat16().permute(2, 1, 0, 3),
     ],
 )
-def test_not_contiguous(save: Save, tensor: torch.Tensor) -> None:
+def test_strided_tensors_are_read(save: Save, tensor: torch.Tensor) -> None:
     checkpoint = open_checkpoint(save({"a": tensor, "b": torch.ones(2)}))
-    assert checkpoint.info("a").obstacle == _torch.NOT_CONTIGUOUS
+    assert checkpoint.info("a").obstacle is None
+    raw = b"".join(piece.tobytes() for piece in checkpoint.read("a"))
+    assert raw == tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(1).expand(5),
+        torch.ones(1).expand(100_000_000_000),
+        torch.arange(12.0).as_strided((3, 4), (2, 1)),
+    ],
+)
+def test_elements_that_share_bytes(save: Save, tensor: torch.Tensor) -> None:
+    checkpoint = open_checkpoint(save({"a": tensor, "b": torch.ones(2)}))
+    assert checkpoint.info("a").obstacle == _torch.OVERLAPPING
     assert checkpoint.info("a").shape == tuple(tensor.shape)
     with pytest.raises(UnsuitableTensorError, match="contiguous"):
         checkpoint.read("a")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,8 @@ def test_foreign_journals(
     (tmp_path / "victim").write_text("precious")
     journal(Path(f"{marked}.nmjournal{ending}"), header | change, b"abcd")
     before = content_of(tmp_path.parent)
-    for command in ("recover", "inspect"):
-        assert "damaged" in call(command, marked).failed(3, "InterruptedEmbedError")
+    assert "damaged" in call("recover", marked).failed(3, "InterruptedEmbedError")
+    call("inspect", marked).failed(3, "InterruptedEmbedError")
     assert content_of(tmp_path.parent) == before
 
 
@@ -96,5 +97,83 @@ def test_links_are_not_followed(tmp_path: Path, header: dict[str, Any]) -> None:
     (folder / "link.safetensors").symlink_to(victim)
     change = {"ranges": [["link.safetensors", 0, 4]], "claim_file": "folder.claim.json"}
     journal(folder / ".neuralmark.nmjournal", header | change, b"abcd")
-    call("inspect", folder).failed(3, "InterruptedEmbedError")
+    call("recover", folder).failed(3, "InterruptedEmbedError")
     assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("ending", ["", ".done"])
+def test_a_planted_journal_is_never_followed_unasked(
+    marked: Path, tmp_path: Path, key: Path, header: dict[str, Any], ending: str
+) -> None:
+    """Once, plain `embed -o` recovered, and wrote the claim through a planted link."""
+    victim = tmp_path.parent / f"{tmp_path.name}-bashrc"
+    victim.write_text("precious")
+    claim = Path(f"{marked}.claim.json")
+    claim.unlink()
+    Path(f"{claim}.new").symlink_to(victim)
+    journal(Path(f"{marked}.nmjournal{ending}"), header, b"abcd")
+    before = content_of(tmp_path)
+    out = tmp_path.parent / f"{tmp_path.name}-out.safetensors"
+    for command in (
+        ("embed", marked, "--key", key, "-o", out),
+        ("embed", marked, "--key", key, "--dry-run"),
+        ("inspect", marked),
+        ("claim", marked, "--key", key),
+        ("verify", marked, "--key", key),
+    ):
+        call(*command).failed(3, "InterruptedEmbedError")
+        assert content_of(tmp_path) == before
+    assert call("recover", marked).code == 0  # asked to
+    assert victim.read_text() == "precious"
+    assert claim.exists() == (ending == ".done")
+
+
+@pytest.mark.parametrize("ending", ["", ".done"])
+def test_journals_that_are_links_or_pipes(
+    marked: Path, tmp_path: Path, header: dict[str, Any], ending: str
+) -> None:
+    place = Path(f"{marked}.nmjournal{ending}")
+    real = journal(tmp_path / "elsewhere", header, b"abcd")
+    place.symlink_to(real)
+    before = marked.read_bytes()
+    assert "damaged" in call("recover", marked).failed(3, "InterruptedEmbedError")
+    place.unlink()
+    os.mkfifo(place)
+    assert "plain file" in call("recover", marked).failed(3, "InterruptedEmbedError")
+    assert marked.read_bytes() == before
+
+
+def test_the_claim_of_an_in_place_mark_replaces_a_link(
+    model: Path, key: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name in (f"{model.name}.claim.json.new", f"{model.name}.nmjournal.new"):
+        (tmp_path / name).symlink_to(victim)
+    Path(f"{model}.claim.json").symlink_to(victim)
+    assert call("embed", model, "--key", key, "--in-place").code == 0
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "zero", "link", "dangling", "huge"])
+def test_what_is_planted_as_a_claim_neither_hangs_nor_leads_away(
+    model: Path, key: Path, tmp_path: Path, kind: str
+) -> None:
+    claim = Path(f"{model}.claim.json")
+    if kind == "fifo":
+        os.mkfifo(claim)
+    elif kind == "huge":
+        with claim.open("wb") as file:
+            file.truncate(1 << 40)
+    else:
+        targets = {"zero": "/dev/zero", "link": str(model), "dangling": str(tmp_path / "no")}
+        claim.symlink_to(targets[kind])
+    out = tmp_path / "out.safetensors"
+    assert call("embed", model, "--key", key, "-o", out).code == 0
+    assert call("embed", model, "--key", key, "--dry-run", "--other-key", key).code == 0
+    if kind != "dangling":
+        call("verify", out, "--key", key, "--claim", claim).failed(3, "RecordError")
+    os.mkfifo(tmp_path / "pipe.json")
+    os.mkfifo(tmp_path / "o2.safetensors.claim.json")
+    call("verify", out, "--key", key, "--claim", tmp_path / "pipe.json").failed(3, "RecordError")
+    assert call("embed", model, "--key", key, "-o", tmp_path / "o2.safetensors").code == 0

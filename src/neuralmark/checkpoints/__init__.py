@@ -66,12 +66,15 @@ def open_file(path: Path) -> Checkpoint:
 
 
 def _with_sound_names(checkpoint: Checkpoint) -> Checkpoint:
-    """Refuse names that are not text (halves of characters): they cannot be digested or shown."""
+    """Refuse names and types that are not text (halves of characters): no digest, no print."""
     for name in checkpoint.names():
         try:
             name.encode("utf-8")
+            checkpoint.info(name).dtype.encode("utf-8")
         except UnicodeEncodeError:
-            raise MalformedError(f"{checkpoint.path}: a tensor's name is not valid text") from None
+            raise MalformedError(
+                f"{checkpoint.path}: a tensor's name or type is not valid text"
+            ) from None
     return checkpoint
 
 

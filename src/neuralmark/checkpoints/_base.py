@@ -19,7 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from neuralmark import files
+from neuralmark.checkpoints import _strided
 from neuralmark.checkpoints._dtypes import ITEMSIZE, Raw
+from neuralmark.checkpoints._strided import Strides
 from neuralmark.errors import MalformedError, UnsuitableTensorError
 
 CHUNK_BYTES = 2 << 20
@@ -63,6 +65,15 @@ class StoredTensor:
     info: TensorInfo
     file: Path
     offset: int
+    strides: Strides | None = None
+    """Where the elements do not lie in the order of their indices: how far apart they lie."""
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the run of bytes that holds it."""
+        if self.strides is None:
+            return self.info.nbytes
+        return _strided.extent(self.info.shape, self.strides) * ITEMSIZE[self.info.dtype]
 
 
 @dataclass(frozen=True)
@@ -99,9 +110,13 @@ class Checkpoint:
         """The files that hold tensors, each once."""
         return list(dict.fromkeys(t.file for t in self._tensors.values())) or [self.path]
 
-    def stamps(self) -> list[tuple[int, int]]:
-        """Size and time of change of each file, to see whether one changed while it was read."""
-        return [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, self.files())]
+    def stamps(self) -> list[tuple[int, ...]]:
+        """What changes with each file, to see whether one did, or was swapped, while it was read.
+
+        Its owner can set the time of the last change of the content, but not that of the inode.
+        """
+        stats = map(os.stat, self.files())
+        return [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats]
 
     def span(self, name: str) -> StoredTensor:
         """Where the bytes of a tensor are; for a compressed one, where its packed bytes begin."""
@@ -122,7 +137,7 @@ class Checkpoint:
         """Two of these tensors that share bytes (tied weights), or None."""
         spans = sorted((self._tensors[name] for name in names), key=lambda s: (s.file, s.offset))
         for one, two in pairwise(spans):
-            if one.file == two.file and one.offset + one.info.nbytes > two.offset:
+            if one.file == two.file and one.offset + one.nbytes > two.offset:
                 return one.info.name, two.info.name
         return None
 
@@ -134,6 +149,9 @@ class Checkpoint:
         stored = self._tensors[name]
         if stored.info.obstacle is not None:
             raise UnsuitableTensorError(f"{name[:80]!r} cannot be read: {stored.info.obstacle}")
+        if stored.strides is not None:
+            itemsize, shape = ITEMSIZE[stored.info.dtype], stored.info.shape
+            return _strided.read(stored.file, stored.offset, itemsize, shape, stored.strides)
         return self._pieces(stored)
 
     @staticmethod
@@ -183,6 +201,11 @@ class Checkpoint:
             stored = self._tensors[name]
             destination = target(stored.file)
             touched[destination] = None
+            if stored.strides is not None:
+                layout = stored.info.shape, stored.strides
+                itemsize = ITEMSIZE[stored.info.dtype]
+                _strided.write(destination, stored.offset, itemsize, layout, pieces())
+                continue
             with open(destination, "r+b", buffering=0) as file:
                 at = stored.offset
                 for piece in pieces():
@@ -201,4 +224,4 @@ class Checkpoint:
     def in_place_ranges(self, names: list[str]) -> list[tuple[Path, int, int]]:
         """Every (file, offset, length) that changing these tensors in place will touch."""
         spans = [self._tensors[name] for name in names]
-        return [(s.file, s.offset, s.info.nbytes) for s in spans]
+        return [(s.file, s.offset, s.nbytes) for s in spans]

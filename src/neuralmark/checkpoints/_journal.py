@@ -8,11 +8,12 @@ return. A lock on the checkpoint itself tells a crashed process from one still a
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from neuralmark import files
 from neuralmark.core.encoding import canonical_json, enc, strict_json
@@ -22,6 +23,7 @@ from neuralmark.records import Claim
 SUFFIX = ".nmjournal"
 DONE = ".done"
 MAGIC = b"NMJRNL1\n"
+_DRAFT = "nmdraft"
 _STEP = 8 << 20
 _MAX_HEADER = 64 << 20
 _DIGEST = 32
@@ -48,7 +50,7 @@ def refuse_interrupted(path: Path) -> None:
     """
     for root in (path, path.parent):
         for journal in (journal_of(root), _done(journal_of(root))):
-            if journal.exists():
+            if os.path.lexists(journal):
                 raise _interrupted(path, journal, root)
     for journal in path.glob(f"*{SUFFIX}*") if path.is_dir() else ():
         name, found, _ = journal.name.rpartition(SUFFIX)
@@ -66,19 +68,21 @@ def _interrupted(path: Path, journal: Path, root: Path) -> InterruptedEmbedError
 def recover(path: Path) -> str | None:
     """Finish or undo what an interrupted in-place change left; say what was done, or None."""
     journal = journal_of(path)
-    fresh = _fresh(journal)
-    if not any(p.exists() for p in (journal, _done(journal), fresh)):
+    left = files.leftovers(_unfinished(journal), _DRAFT)
+    if not left and not any(os.path.lexists(each) for each in (journal, _done(journal))):
         return None
     with exclusive(path), files.writing(path), files.uninterrupted():
         message = None
-        if _done(journal).exists():
+        if os.path.lexists(_done(journal)):
             header, _ = _load(path, _done(journal))
+            left += files.leftovers(_claim_place(path, header["claim_file"]), _DRAFT)
             _complete(journal, _claim_place(path, header["claim_file"]), header["claim"])
             message = f"{path}: completed an interrupted in-place embedding"
-        elif journal.exists():
+        elif os.path.lexists(journal):
             _undo(path, journal)
             message = f"{path}: undid an interrupted in-place embedding; the old weights are back"
-        fresh.unlink(missing_ok=True)
+        for draft in left:
+            draft.unlink(missing_ok=True)
         files.sync(journal.parent)
         return message or f"{path}: removed an unfinished journal; the weights were not touched"
 
@@ -90,16 +94,21 @@ def changing(path: Path, plan: Plan) -> Iterator[None]:
     The caller holds the checkpoint with `exclusive`.
     """
     journal = journal_of(path)
+    draft = files.beside(_unfinished(journal), _DRAFT)
     with files.writing(path):
         _require_writable(plan)
         try:
-            _write(journal, plan)
+            _write(draft, plan)
+            if os.path.lexists(journal):
+                raise _interrupted(path, journal, path)
+            draft.replace(journal)
+            files.sync(journal.parent)
             yield
         except BaseException:
             with files.uninterrupted():
                 if journal.exists():
                     _undo(path, journal)
-                _fresh(journal).unlink(missing_ok=True)
+                draft.unlink(missing_ok=True)
             raise
         with files.uninterrupted():
             journal.replace(_done(journal))
@@ -116,10 +125,12 @@ def _undo(path: Path, journal: Path) -> None:
 
 def _complete(journal: Path, claim_file: Path, claim: str) -> None:
     """Write the claim of the new bytes, which are all on the disk."""
-    draft = _fresh(claim_file)  # always of the same name, so that nothing piles up
-    draft.write_text(claim, encoding="utf-8")
-    files.sync(draft)
-    draft.replace(claim_file)
+    draft = files.beside(claim_file, _DRAFT)
+    with files.create(draft) as out:
+        out.write(claim.encode("utf-8"))
+        out.flush()
+        os.fsync(out.fileno())
+    draft.replace(claim_file)  # a link is replaced, never followed
     _done(journal).unlink()
     files.sync(journal.parent)
 
@@ -134,7 +145,7 @@ def _require_writable(plan: Plan) -> None:
         file.open("r+b").close()
 
 
-def _write(journal: Path, plan: Plan) -> None:
+def _write(draft: Path, plan: Plan) -> None:
     header = canonical_json(
         {
             "ranges": [[file.name, offset, length] for file, offset, length in plan.ranges],
@@ -143,15 +154,13 @@ def _write(journal: Path, plan: Plan) -> None:
         }
     )
     digest = hashlib.sha256()
-    with _fresh(journal).open("wb") as out:
+    with files.create(draft) as out:
         for part in _parts(header, plan):
             digest.update(part)
             out.write(part)
         out.write(digest.digest())
         out.flush()
         os.fsync(out.fileno())
-    _fresh(journal).replace(journal)
-    files.sync(journal.parent)
 
 
 def _parts(header: bytes, plan: Plan) -> Iterator[bytes]:
@@ -164,10 +173,10 @@ def _parts(header: bytes, plan: Plan) -> Iterator[bytes]:
 
 def _load(path: Path, journal: Path) -> tuple[dict[str, Any], int]:
     """The journal's header and where the old bytes begin; refuses a damaged or foreign journal."""
-    size = journal.stat().st_size
     digest = hashlib.sha256()
     try:
-        with journal.open("rb") as file:
+        with _plain(journal, os.O_RDONLY) as file:
+            size = os.fstat(file.fileno()).st_size
             for piece in _pieces(file, max(size - _DIGEST, 0)):
                 digest.update(piece)
             if file.read() != digest.digest():
@@ -212,10 +221,10 @@ def _check(path: Path, header: dict[str, Any], size: int) -> None:
 
 def _restore(path: Path, journal: Path) -> None:
     header, start = _load(path, journal)
-    with journal.open("rb") as source:
+    with _plain(journal, os.O_RDONLY) as source:
         source.seek(start)
         for name, offset, length in header["ranges"]:
-            with _beside(path, name).open("r+b", buffering=0) as target:
+            with _plain(_beside(path, name), os.O_RDWR) as target:
                 at = offset
                 for piece in _pieces(source, length):
                     files.write_at(target.fileno(), piece, at)
@@ -226,6 +235,19 @@ def _restore(path: Path, journal: Path) -> None:
 def _claim_place(path: Path, name: str) -> Path:
     """Beside the file or the folder, never in a folder: that is published."""
     return (path if path.name not in ("", "..") else path.resolve()).with_name(name)
+
+
+def _plain(path: Path, flags: int) -> BinaryIO:
+    """Open a plain file, never a link, a pipe or a device: a journal may have been planted."""
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise ValueError(f"{path.name} cannot be opened: {error.strerror}") from None
+    file = os.fdopen(handle, "rb" if flags == os.O_RDONLY else "r+b", buffering=0)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        file.close()
+        raise ValueError(f"{path.name} is not a plain file")
+    return cast(BinaryIO, file)
 
 
 def _beside(path: Path, name: str) -> Path:
@@ -256,9 +278,9 @@ def exclusive(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _unfinished(journal: Path) -> Path:
+    return journal.with_name(journal.name + ".new")
+
+
 def _done(journal: Path) -> Path:
     return journal.with_name(journal.name + DONE)
-
-
-def _fresh(path: Path) -> Path:
-    return path.with_name(path.name + ".new")

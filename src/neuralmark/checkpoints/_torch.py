@@ -13,6 +13,7 @@ from typing import Any
 from neuralmark.checkpoints._base import MAX_TENSORS, StoredTensor, TensorInfo
 from neuralmark.checkpoints._dtypes import ITEMSIZE
 from neuralmark.checkpoints._inert import Call, Global, Persistent
+from neuralmark.checkpoints._strided import extent, is_contiguous, is_distinct
 from neuralmark.errors import MalformedError, UnsafeError
 
 USUAL_KEYS = (
@@ -22,7 +23,7 @@ SKIPPED_KEYS = (
     *("optimizer", "optimizers", "optimizer_state", "optimizer_states", "optimizer_state_dict"),
     *("scheduler", "lr_scheduler", "lr_schedulers", "scheduler_state_dict"),
 )
-NOT_CONTIGUOUS = "it is not contiguous; save it with .contiguous()"
+OVERLAPPING = "elements of it share their bytes; save it with .contiguous()"
 MAX_DEPTH = 32
 MAX_STEPS = 4_000_000
 MAX_NAME_CHARACTERS = 32 << 20
@@ -259,9 +260,8 @@ class _Rebuild:
     def stored(self, locate: Locate) -> StoredTensor:
         """Say where the bytes of the tensor are; nothing of them is read."""
         if self._function not in _PLAIN:
-            return self._obstructed(
-                self._function.removeprefix("_rebuild_"), (), "it is not a plain dense tensor"
-            )
+            kind = self._function.removeprefix("_rebuild_")
+            return self._obstructed(kind, self._size(), "it is not a plain dense tensor")
         if len(self._args) < _PLAIN[self._function]:
             raise self._bad("misses arguments")
         storage = storage_of(self._path, self._args[0])
@@ -275,14 +275,26 @@ class _Rebuild:
         if dtype not in ITEMSIZE:
             return self._obstructed(dtype, shape, f"its dtype {dtype!r} is not known")
         start, length = locate(storage)
-        if (offset + _extent(shape, stride)) * ITEMSIZE[dtype] > length:
+        if (offset + extent(shape, stride)) * ITEMSIZE[dtype] > length:
             raise self._bad("reaches past the end of its storage")
         if self._lazy():
             return self._obstructed(dtype, shape, "it is negated or conjugated only when read")
-        if not _is_contiguous(shape, stride):
-            return self._obstructed(dtype, shape, NOT_CONTIGUOUS)
+        if not is_contiguous(shape, stride) and not is_distinct(shape, stride):
+            return self._obstructed(dtype, shape, OVERLAPPING)
         info = TensorInfo(self._name, dtype, shape)
-        return StoredTensor(info, self._path, start + offset * ITEMSIZE[dtype])
+        strides = None if is_contiguous(shape, stride) else stride
+        return StoredTensor(info, self._path, start + offset * ITEMSIZE[dtype], strides)
+
+    def _size(self) -> tuple[int, ...]:
+        """The shape of a tensor that is no plain one, if it is where such ones have it."""
+        more = self._args[1] if len(self._args) == 2 else self._args
+        shape = more[2] if isinstance(more, tuple) and len(more) > 2 else ()
+        if isinstance(shape, Call) and shape.args:  # torch.Size((…))
+            shape = shape.args[0]
+        sound = isinstance(shape, tuple | list) and len(shape) <= MAX_DIMENSIONS
+        if not sound or not all(map(_is_count, shape)) or _product(tuple(shape)) >= 1 << 62:
+            return ()
+        return tuple(shape)
 
     def _dtype(self, storage: Storage) -> str:
         if self._function != "_rebuild_tensor_v3":
@@ -316,22 +328,6 @@ def _product(lengths: tuple[int, ...]) -> int:
     for length in lengths:
         product *= length
     return product
-
-
-def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
-    """Count the elements from the first to the last one that is used."""
-    if 0 in shape:
-        return 0
-    return 1 + sum((length - 1) * step for length, step in zip(shape, stride, strict=True))
-
-
-def _is_contiguous(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    expected = 1
-    for length, step in zip(reversed(shape), reversed(stride), strict=True):
-        if length != 1 and step != expected:
-            return 0 in shape
-        expected *= length
-    return True
 
 
 def _is_count(value: Any) -> bool:

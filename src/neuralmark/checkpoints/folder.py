@@ -5,7 +5,12 @@ from typing import Any
 
 from neuralmark.checkpoints._base import MAX_TENSORS, Checkpoint, Patch, StoredTensor
 from neuralmark.core.encoding import strict_json
-from neuralmark.errors import MalformedError, UnknownFormatError, UnsafeError
+from neuralmark.errors import (
+    AmbiguousFolderError,
+    MalformedError,
+    UnknownFormatError,
+    UnsafeError,
+)
 
 MAX_INDEX = 16 << 20
 MAX_SHARDS = 10_000
@@ -23,21 +28,36 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Open all shards of the folder (an index file stands for its folder)."""
     if path.is_file():
         return _sharded(path.parent, path)
-    for name in INDEXED:
-        if (path / name).is_file():
-            return _sharded(path, path / name)
-    others = sorted(path.glob(f"*.safetensors{INDEX_SUFFIX}"))
-    if len(others) == 1:
-        return _sharded(path, others[0])
-    names = [name for name in WHOLE if (path / name).is_file()]
-    if not names:
-        names = sorted(entry.name for entry in path.glob("*.safetensors"))
-    if len(names) != 1 and not any(name in WHOLE for name in names):
-        found = f"{len(names)} safetensors files but no index" if names else "no model file"
-        raise UnknownFormatError(
-            f"{path}: {found}; expected one of {', '.join((*INDEXED, *WHOLE))}"
+    name = _only(path)
+    if name.endswith(INDEX_SUFFIX):
+        return _sharded(path, path / name)
+    return _Folder(path, [_open_shard(path / name)])
+
+
+def _only(path: Path) -> str:
+    """The one file that stands for the model of this folder; refuses to choose between two.
+
+    Loaders differ in what they prefer, so a verdict on one would be none on the other.
+    """
+    indexes = sorted(e.name for e in path.glob(f"*{INDEX_SUFFIX}") if _of_weights(e.name))
+    found = [name for name in (*indexes, *WHOLE) if (path / name).is_file()]
+    if len(found) > 1:
+        raise AmbiguousFolderError(
+            f"{path}: holds {found[0]} and {found[1]}, and loaders differ in which they take:"
+            f" name one of them ({path / found[0]}), or take the others out"
         )
-    return _Folder(path, [_open_shard(path / names[0])])
+    if found:
+        return found[0]
+    names = sorted(entry.name for entry in path.glob("*.safetensors"))
+    if len(names) == 1:
+        return names[0]
+    words = f"{len(names)} safetensors files but no index" if names else "no model file"
+    raise UnknownFormatError(f"{path}: {words}; expected one of {', '.join((*INDEXED, *WHOLE))}")
+
+
+def _of_weights(name: str) -> bool:
+    stem = name.removesuffix(INDEX_SUFFIX)
+    return stem.endswith((".safetensors", ".bin"))
 
 
 class _Folder(Checkpoint):

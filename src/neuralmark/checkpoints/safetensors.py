@@ -63,7 +63,7 @@ def _entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise bad("does not have exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or len(dtype) > MAX_DTYPE:
+    if not isinstance(dtype, str) or len(dtype) > MAX_DTYPE or not dtype.isascii():
         raise bad("has no dtype")
     if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
         raise bad(f"has no shape of at most {MAX_DIMENSIONS} dimensions")

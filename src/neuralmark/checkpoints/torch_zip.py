@@ -1,8 +1,8 @@
 """Files of `torch.save`: a zip archive with one pickle and a record for each storage.
 
 The pickle is never executed. Quantised and sparse tensors are listed with an obstacle, and so
-are tensors that are not contiguous. The records that matter must be stored as they are: torch never
-compresses them, and a compressed record is how a small file asks for a lot of memory. Stored
+are tensors whose elements share bytes. The records that matter must be stored as they are: torch
+never compresses them, and a compressed record is how a small file asks for a lot of memory. Stored
 records do not overlap, so together they cannot claim more bytes than the file has.
 """
 
@@ -43,7 +43,7 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
 
 def _open(path: Path, table: str | None) -> "_TorchZip":
     """Open the model's table, or another one."""
-    records = _zip.directory(path)
+    records = _folded(path, _zip.directory(path))
     names = _pickles(records)
     if len(names) != 1:
         raise MalformedError(f"{path}: has {len(names)} pickles instead of one")
@@ -71,6 +71,25 @@ class _TorchZip(_zip.ZipCheckpoint):
         return [(name, _open(self.path, name)) for name in self.tables()]
 
 
+def _folded(path: Path, records: dict[str, _zip.Record]) -> dict[str, _zip.Record]:
+    """The records as torch looks them up: without regard to case; refuses two that are then equal.
+
+    torch looks only under the folder of the first record, so all must be in one.
+    """
+    found: dict[str, _zip.Record] = {}
+    for name, record in records.items():
+        folded = name.casefold()
+        if folded in found:
+            raise MalformedError(
+                f"{path}: torch does not tell the records {found[folded].name[:80]!r} and"
+                f" {name[:80]!r} apart"
+            )
+        found[folded] = record
+    if len({name.partition("/")[0] for name in found}) > 1:
+        raise MalformedError(f"{path}: its records are in several folders; torch reads one of them")
+    return found
+
+
 class _Archive:
     """The records under the archive's prefix, each local header read once."""
 
@@ -86,7 +105,7 @@ class _Archive:
     def place(self, name: str) -> _zip.Place:
         """Find a record that must be there, uncompressed."""
         if name not in self._places:
-            record = self._records.get(self._prefix + name)
+            record = self._records.get((self._prefix + name).casefold())
             if record is None:
                 raise MalformedError(f"{self._path}: the record {name[:80]!r} is missing")
             if record.method != _zip.STORED:

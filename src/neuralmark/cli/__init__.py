@@ -15,7 +15,10 @@ import click
 
 from neuralmark._version import __version__
 from neuralmark.cli import _output as output
-from neuralmark.errors import NeuralMarkError, StoppedError, UsageError
+from neuralmark.errors import DefectError, NeuralMarkError, StoppedError, UsageError
+
+REPORT_AT = "the repository that you installed it from"
+TRACEBACK = "NEURALMARK_TRACEBACK"
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
 """Our matrices are small: on a busy machine more threads only wait for each other."""
@@ -55,7 +58,8 @@ def neuralmark() -> None:
     neuralmark embed model.safetensors --key acme.nmkey -o marked.safetensors
     neuralmark verify suspect.safetensors --key acme.nmkey
 
-    Exit codes: 0 verified or done, 1 not verified, 2 wrong usage, 3 unreadable or unsafe input.
+    Exit codes: 0 verified or done, 1 not verified, 2 wrong usage, 3 unreadable or unsafe input,
+    70 a fault of NeuralMark's own.
     """
 
 
@@ -85,6 +89,27 @@ def main() -> None:
         output.fail("InputError", f"{error.filename or ''}: {error.strerror or error}", 3)
     except MemoryError:
         output.fail("InputError", "out of memory: the input is too large for this machine", 3)
+    except Exception as error:  # 1 would say "not verified": what we did not foresee is our fault
+        output.fail(DefectError.__name__, _defect(error), DefectError.exit_code)
+
+
+def _defect(error: Exception) -> str:
+    """What went wrong and where, and what to do about it."""
+    if TRACEBACK in os.environ:
+        import traceback
+
+        traceback.print_exception(error)
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = ""
+    if frame is not None:
+        where = f" in {os.path.split(frame.tb_frame.f_code.co_filename)[1]}:{frame.tb_lineno}"
+    return (
+        f"{type(error).__name__}{where}: {str(error)[:300]} - this is a fault of NeuralMark"
+        f" {__version__}, not of your input: please report it at {REPORT_AT} ({TRACEBACK}=1 shows"
+        " the traceback)"
+    )
 
 
 def _interrupt(_number: int, _frame: object) -> None:

@@ -42,7 +42,6 @@ def command(
     from neuralmark import embedding
 
     key = options.load_key(key_file, passphrase_file)
-    options.recovered(embedding.recover(model))
     verdict, claim = embedding.rebuild_claim(model, key, tensors=list(tensors) or None)
     if claim is None:
         if as_json:

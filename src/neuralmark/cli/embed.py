@@ -94,7 +94,8 @@ def command(
         raise click.UsageError("say where to write: -o OUT, --in-place, or --dry-run")
     key = options.load_key(key_file, passphrase_file)
     others = [options.load_key(path, passphrase_file) for path in other_keys]
-    options.recovered(embedding.recover(model))
+    if in_place:
+        options.recovered(embedding.recover(model))
     with output.progress_bar() as progress:
         result = embedding.embed(
             model,

@@ -51,14 +51,12 @@ def command(
     The tensors that auto would choose are read: the column "grid" says on what their values lie,
     and what is written will lie there too.
     """
-    from neuralmark import embedding
     from neuralmark.drafting import MAX_STRENGTH
     from neuralmark.inspection import inspect
 
     if not 0 < strength <= MAX_STRENGTH:
         raise click.UsageError(f"strength must be a positive number, not {strength}")
     key = options.load_key(key_file, passphrase_file) if key_file else None
-    options.recovered(embedding.recover(model))
     with output.progress_bar() as progress:
         found = inspect(
             model,

@@ -57,7 +57,7 @@ class _Model:
     label: str
     path: str
     checkpoint: Checkpoint
-    stamps: list[tuple[int, int]]
+    stamps: list[tuple[int, ...]]
 
 
 def arbitrate(
