@@ -33,7 +33,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class Claim:
-    """Public record of where a key was put into which model. Never trusted, only followed."""
+    """Record of where a key was put into which model. Never trusted, only followed."""
 
     fingerprint: str
     commitment: str

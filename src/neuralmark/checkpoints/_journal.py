@@ -120,6 +120,7 @@ def _complete(journal: Path, claim_file: Path, claim: str) -> None:
     draft.write_text(claim, encoding="utf-8")
     files.sync(draft)
     draft.replace(claim_file)
+    files.sync(claim_file.parent)
     _done(journal).unlink()
     files.sync(journal.parent)
 

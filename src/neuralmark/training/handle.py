@@ -94,7 +94,7 @@ class LiveMark:
         return self.settings.strength * term
 
     def claim(self) -> Claim:
-        """The public record of this mark, as the model is now. On a sharded model all must call."""
+        """The record of this mark, as the model is now. On a sharded model all must call."""
         site = self._site
         if self._hooks and not self.steps:
             warnings.warn(
