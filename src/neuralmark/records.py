@@ -216,11 +216,11 @@ class Verdict:
 
     def __str__(self) -> str:
         """One line; `to_json()` has everything."""
-        return presenting.short(self)
+        return presenting.short(self.to_dict())
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        return presenting.table(self)
+        return presenting.table(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """The whole evidence, as `neuralmark verify --json` prints it."""
