@@ -92,7 +92,7 @@ def test_tables_that_are_one(key: Key, tmp_path: Path) -> None:
 
 def test_sharded_copies(key: Key, tmp_path: Path) -> None:
     folder, out = sharded_model(tmp_path / "model"), tmp_path / "out"
-    table = {}
+    table: dict[str, str] = {}
     for i, path in enumerate(sorted(folder.glob("*.safetensors")), 1):
         name = f"pytorch_model-{i:05d}-of-00002.bin"
         state = as_torch(load_file(path))

@@ -125,7 +125,10 @@ def _train(
     data = _settled(store, spec.data, folder, device, spec.images, spec.test_images)
     torch.manual_seed(spec.seed)
     model, tensors = _built(spec, data.classes)
-    model.to(device, memory_format=torch.channels_last)  # convolutions are quicker so
+    model.to(device)
+    for parameter in model.parameters():
+        if parameter.dim() == 4:  # convolutions are quicker so
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     home = store.folder(spec)
     outcome = train(
         model,

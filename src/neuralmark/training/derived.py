@@ -72,7 +72,7 @@ def parts_of(model: torch.nn.Module) -> dict[str, str]:
 
     torch.nn.utils.prune, and weight_norm and spectral_norm as they were before parametrisations.
     """
-    found = {}
+    found: dict[str, str] = {}
     for prefix, module in model.named_modules():
         for hook in module._forward_pre_hooks.values():
             kind = type(hook).__name__

@@ -103,9 +103,15 @@ def watch_others(live: "LiveMark", site: Site, optimizer: torch.optim.Optimizer)
     """Say once when another optimizer steps the marked weights: its steps do not keep the mark."""
     marked = {id(tensor) for source in site.sources for tensor in source.parameters()}
     _watches[live] = _Watch(marked, optimizer)
-    live._on_detach.append(partial(_watches.pop, live, None))
+    live._on_detach.append(partial(_unwatch, weakref.ref(live)))
     if not _hooked:
         _hooked.append(register_optimizer_step_post_hook(_look))
+
+
+def _unwatch(of: "weakref.ref[LiveMark]") -> None:
+    live = of()
+    if live is not None:
+        _watches.pop(live, None)
 
 
 def _look(stepped: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
