@@ -86,12 +86,9 @@ class States:
     def __init__(self, base: Path, sharded: bool) -> None:
         self.key = plain_key(base / "plain.nmkey")
         self.pristine = base / "pristine"
-        self.name = "."
-        if sharded:
-            sharded_model(self.pristine)
-        else:
-            self.pristine.mkdir()
-            self.name = gaussian_model(self.pristine / "model.safetensors").name
+        self.pristine.mkdir()
+        self.name = "model" if sharded else "model.safetensors"
+        (sharded_model if sharded else gaussian_model)(self.pristine / self.name)
         self.claim = f"{self.name}.claim.json"
         self.old = content_of(self.pristine)
         self.new: dict[str, bytes] = {}
@@ -183,8 +180,8 @@ def test_killed_while_recovering(tmp_path: Path, sharded: bool) -> None:
     killed_at_every_step("embed", states.pristine, work, states.name, states.key)
     folders = sorted(work.iterdir())
     states.new = content_of(folders[-1])
-    undo = next(f for f in reversed(folders) if list(f.glob("*.nmjournal")))
-    redo = next(f for f in reversed(folders) if list(f.glob("*.nmjournal.done")))
+    undo = next(f for f in reversed(folders) if list(f.rglob("*.nmjournal")))
+    redo = next(f for f in reversed(folders) if list(f.rglob("*.nmjournal.done")))
     for crashed, end in ((undo, "old"), (redo, "new")):
         second = tmp_path / end
         assert killed_at_every_step("recover", crashed, second, states.name, states.key) > 3
@@ -203,13 +200,14 @@ def test_killed_at_random_moments(tmp_path: Path, sharded: bool) -> None:
         folder = tmp_path / f"copy-{attempt}"
         folder.mkdir()
         for name, content in states.old.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content)
         process = subprocess.Popen(
             command_line("embed", folder / states.name, "--key", states.key, "--in-place"),
             env=clean_environment(),
             stdout=subprocess.DEVNULL,
         )
-        while process.poll() is None and not any("nmjournal" in p.name for p in folder.iterdir()):
+        while process.poll() is None and not any("nmjournal" in p.name for p in folder.rglob("*")):
             time.sleep(0.0002)
         time.sleep(rng.uniform(0, 0.03))
         process.send_signal(signal.SIGKILL)

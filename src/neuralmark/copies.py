@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from neuralmark import files
-from neuralmark.checkpoints import Checkpoint, open_file
+from neuralmark.checkpoints import Checkpoint, open_file, root_of
 from neuralmark.checkpoints._dtypes import ITEMSIZE, Raw, decode, encode
 from neuralmark.checkpoints._hints import FOREIGN
 from neuralmark.drafting import Draft, draft, plan
@@ -26,6 +26,12 @@ _READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
 _SMALL = 1 << 20
 """What is smaller and cannot be read is no model: the arguments of a training, say."""
 _SHARD = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.\w+$")
+_FORMATS = {
+    ".safetensors": "safetensors",
+    ".npz": "npz",
+    **dict.fromkeys((".bin", ".pt", ".pth", ".ckpt"), "torch"),
+}
+"""What an ending promises."""
 _STATES = ("optimizer", "scheduler", "scaler", "rng_state", "training_args")
 """Beginnings of the names of files that keep a training, not weights."""
 
@@ -219,6 +225,25 @@ def _files(root: Path) -> Iterator[Path]:
             yield entry
 
 
-def is_shard(path: Path) -> bool:
-    """Whether a file is named as one shard of several."""
-    return bool(_SHARD.search(path.name))
+def check_whole(
+    checkpoint: Checkpoint, model: Path, out: str | Path | None, *, named: bool
+) -> None:
+    """Refuse one shard of several, and an output whose name promises another format."""
+    if model.is_file() and _SHARD.search(model.name) and not named:
+        raise OutputError(
+            f"{model} is one shard of several: give the folder, or the index of its shards"
+        )
+    ending = "" if out is None else Path(out).suffix.lower()
+    promised = None if ending == model.suffix.lower() else _FORMATS.get(ending)
+    kind = checkpoint.format.partition("_")[0]
+    if model.is_file() and root_of(model) == model and promised not in (None, kind):
+        raise OutputError(
+            f"{out} promises a file of {promised}, but the copy is one of {kind}, as {model.name}"
+            " is: choose the same ending, or convert the model first"
+        )
+
+
+def left_out_of(root: Path) -> tuple[str, ...]:
+    """Say what of a folder is no part of the copy."""
+    gone = sorted(e.name for e in root.rglob("*") if files.left_out(e)) if root.is_dir() else []
+    return (f"left out of the copy: {', '.join(dict.fromkeys(gone))}",) if gone else ()

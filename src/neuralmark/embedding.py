@@ -16,7 +16,13 @@ from neuralmark.checking import Check, strongest
 from neuralmark.checkpoints import Checkpoint, open_checkpoint, open_file, root_of
 from neuralmark.checkpoints import _journal as journal
 from neuralmark.checkpoints._base import Edits
-from neuralmark.copies import is_shard, mark_copies, other_copies, refuse_unmarkable
+from neuralmark.copies import (
+    check_whole,
+    left_out_of,
+    mark_copies,
+    other_copies,
+    refuse_unmarkable,
+)
 from neuralmark.core.bound import SECURITY_BITS, boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Placement
@@ -98,7 +104,7 @@ def embed(
     with journal.exclusive(root_of(model)) if in_place else nullcontext():
         checkpoint = open_checkpoint(model)
         check_effort(strength, budget)
-        _check_whole(model, out, checkpoint, named=bool(tensors))
+        check_whole(checkpoint, model, out, named=bool(tensors))
         if not in_place:
             refuse_unmarkable(checkpoint, root_of(model))
         public = None if base is None else open_checkpoint(base)
@@ -231,37 +237,6 @@ def _claim_file(target: Path, key: Key, *, overwrite: bool = False) -> Path:
     return usual if mine else usual.with_name(f"{stem}.{short}.claim.json")
 
 
-_FORMATS = {
-    ".safetensors": "safetensors",
-    ".npz": "npz",
-    **dict.fromkeys((".bin", ".pt", ".pth", ".ckpt"), "torch"),
-}
-
-
-def _check_whole(
-    model: Path, out: str | Path | None, checkpoint: Checkpoint, *, named: bool
-) -> None:
-    """Refuse one shard of several, and a name that promises another format."""
-    if model.is_file() and is_shard(model) and not named:
-        raise OutputError(
-            f"{model} is one shard of several: give the folder, or the index of its shards"
-        )
-    promised = _FORMATS.get(Path(out).suffix.lower()) if out is not None else None
-    kind = checkpoint.format.partition("_")[0]
-    if model.is_file() and root_of(model) == model and promised not in (None, kind):
-        raise OutputError(
-            f"{out} promises a file of {promised}, but the copy is one of {kind}, as {model.name}"
-            " is: choose the same ending, or convert the model first"
-        )
-
-
-def _left_out(model: Path) -> tuple[str, ...]:
-    """What of a folder is no part of the copy."""
-    root = root_of(model)
-    gone = sorted(e.name for e in root.rglob("*") if files.left_out(e)) if root.is_dir() else []
-    return (f"left out of the copy: {', '.join(dict.fromkeys(gone))}",) if gone else ()
-
-
 def _same_part(model: Path, target: Path) -> Path:
     """What stands in `target` for the model as it was named: a named index stays that index."""
     return target if root_of(model) == model else target / model.name
@@ -294,7 +269,7 @@ def _write_copy(job: Copying, compute: Callable[[], Draft], progress: Progress |
         checkpoint.write(temporary, edits)
         drafted = drafts[0]
         written = open_file(_same_part(model, temporary))
-        notes = mark_copies(drafted, written, temporary) + _left_out(model)
+        notes = mark_copies(drafted, written, temporary) + left_out_of(root_of(model))
         verdict = _reread(drafted, _same_part(model, temporary), str(out), progress)
         source = digest_of(checkpoint, drafted.reading.digests)
         claim = _claim(drafted.key, drafted.placement, verdict.checkpoint_digest, source)

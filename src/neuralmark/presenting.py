@@ -1,17 +1,18 @@
-"""How a verdict shows itself: one line, and a small table for notebooks."""
+"""How a verdict shows itself: one line, and a small table for notebooks; both from its JSON."""
 
 import html
 import platform
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from neuralmark._version import __version__
 from neuralmark.errors import ParameterError
 
-if TYPE_CHECKING:
-    from neuralmark.records import Verdict
+Told = Mapping[str, Any]
+"""A verdict as `Verdict.to_dict` gives it."""
 
 LONGEST_OWNER = 200
 _GOOD, _PLAIN = "#1a7f37", "#57606a"
@@ -42,44 +43,45 @@ def check_owner(owner: str | None) -> str | None:
     return owner
 
 
-def short(verdict: "Verdict") -> str:
-    """One line: status, bits, chance, model and key."""
-    status = verdict.status.replace("-", " ")
-    return f"{status}: {_bits(verdict)}{_chance(verdict)}; key {verdict.fingerprint}"
+def short(told: Told) -> str:
+    """One line: status, bits, chance and key."""
+    status = told["status"].replace("-", " ")
+    return f"{status}: {_bits(told)}{_chance(told)}; key {told['fingerprint']}"
 
 
-def table(verdict: "Verdict") -> str:
+def table(told: Told) -> str:
     """A small HTML table, without scripts or anything from elsewhere."""
     rows = [
-        ("matched", _bits(verdict) + _chance(verdict)),
-        ("model", verdict.model),
-        ("key", f"{verdict.fingerprint} ({verdict.key_kind})"),
-        ("so", verdict.reason),
+        ("matched", _bits(told) + _chance(told)),
+        ("model", told["model"]),
+        ("key", f"{told['fingerprint']} ({told['key_kind']})"),
+        ("so", told["reason"]),
     ]
     optional = (
-        ("owner", verdict.owner),
-        ("date", verdict.date),
-        ("sha256 of the claim", verdict.claim_digest),
-        ("versions", ", ".join(f"{name} {given}" for name, given in verdict.versions.items())),
+        ("owner", told["owner"]),
+        ("date", told["date"]),
+        ("sha256 of the claim", told["claim_digest"]),
+        ("versions", ", ".join(f"{name} {given}" for name, given in told["versions"].items())),
     )
     rows += [(name, value) for name, value in optional if value]
-    rows += [(f"sha256 of {name}", digest) for name, digest in (verdict.sha256 or {}).items()]
+    files = told["checkpoint_digest"]["files"] or {}
+    rows += [(f"sha256 of {name}", digest) for name, digest in files.items()]
     cells = "".join(
         f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
         f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
         for name, value in rows
     )
-    colour = _GOOD if verdict.verified else _PLAIN
-    title = html.escape(verdict.status.replace("-", " "))
+    colour = _GOOD if told["verified"] else _PLAIN
+    title = html.escape(told["status"].replace("-", " "))
     return f"<table><caption style='color:{colour}'><b>{title}</b></caption>{cells}</table>"
 
 
-def _bits(verdict: "Verdict") -> str:
-    needed = "no number suffices" if verdict.boundary is None else f"{verdict.boundary} needed"
-    return f"{verdict.matched} of {verdict.bits} bits match ({needed})"
+def _bits(told: Told) -> str:
+    needed = "no number suffices" if told["boundary"] is None else f"{told['boundary']} needed"
+    return f"{told['matched']} of {told['bits']} bits match ({needed})"
 
 
-def _chance(verdict: "Verdict") -> str:
-    if verdict.key_kind != "native":
+def _chance(told: Told) -> str:
+    if not told["bound_holds"]:
         return ""
-    return f", by luck with a chance of at most 2^{verdict.bound_log2:.1f}"
+    return f", by luck with a chance of at most 2^{told['bound_log2']:.1f}"

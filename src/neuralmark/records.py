@@ -39,7 +39,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class Claim:
-    """Public record of where a key was put into which model. Never trusted, only followed."""
+    """Record of where a key was put into which model. Never trusted, only followed."""
 
     fingerprint: str
     commitment: str
@@ -282,11 +282,11 @@ class Verdict:
 
     def __str__(self) -> str:
         """One line; `to_json()` has everything."""
-        return presenting.short(self)
+        return presenting.short(self.to_dict())
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        return presenting.table(self)
+        return presenting.table(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """The whole evidence, as `neuralmark verify --json` prints it; for owner and judge."""

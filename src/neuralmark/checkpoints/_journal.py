@@ -131,6 +131,7 @@ def _complete(journal: Path, claim_file: Path, claim: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     draft.replace(claim_file)  # a link is replaced, never followed
+    files.sync(claim_file.parent)
     _done(journal).unlink()
     files.sync(journal.parent)
 

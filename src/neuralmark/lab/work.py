@@ -126,7 +126,9 @@ def _train(
     torch.manual_seed(spec.seed)
     model, tensors = _built(spec, data.classes)
     model.to(device)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # quicker so
+    for parameter in model.parameters():
+        if parameter.dim() == 4:  # convolutions are quicker so
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     home = store.folder(spec)
     outcome = train(
         model,

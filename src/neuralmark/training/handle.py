@@ -1,6 +1,5 @@
 """The handle of a mark in training: adds the term, keeps the margins, tells how far it is."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,12 +10,7 @@ import torch
 from neuralmark import schemes
 from neuralmark.core import imprint, readout
 from neuralmark.core.key import Float, Placement
-from neuralmark.errors import (
-    NeuralMarkWarning,
-    ParameterError,
-    UnsuitableTensorError,
-    UsageError,
-)
+from neuralmark.errors import ParameterError, UnsuitableTensorError, UsageError
 from neuralmark.reading import Attempt
 from neuralmark.records import Claim
 from neuralmark.training.grids import Field, fields_of
@@ -26,7 +20,7 @@ from neuralmark.training.masters import adopt, warn_of_hidden
 from neuralmark.training.quick import Quick
 from neuralmark.training.site import Settings, Site, State
 from neuralmark.training.sources import Source
-from neuralmark.training.watch import Freezing
+from neuralmark.training.watch import Freezing, warn_of_copies
 from neuralmark.verification import find
 
 
@@ -94,15 +88,10 @@ class LiveMark:
         return self.settings.strength * term
 
     def claim(self) -> Claim:
-        """The public record of this mark, as the model is now. On a sharded model all must call."""
+        """The record of this mark, as the model is now. On a sharded model all must call."""
         site = self._site
         if self._hooks and not self.steps:
-            warnings.warn(
-                "the optimizer that this mark is attached to took no step: was another one, or a"
-                " copy, trained?",
-                NeuralMarkWarning,
-                stacklevel=2,
-            )
+            warn_of_copies(self)
         suspect = LiveSuspect(site.model.module)
         by_name = {tensor.name: tensor for tensor in suspect.tensors()}
         tensors = tuple(by_name[name] for name, _ in site.placement)

@@ -79,6 +79,8 @@ class _Watch:
 
     def __init__(self, marked: set[int], optimizer: torch.optim.Optimizer) -> None:
         self.marked, self.own = marked, weakref.ref(optimizer)
+        self.others = 0
+        """Steps that other optimizers took since."""
         self.innocent: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet([optimizer])
 
     def meets(self, stepped: torch.optim.Optimizer) -> bool:
@@ -103,17 +105,32 @@ def watch_others(live: "LiveMark", site: Site, optimizer: torch.optim.Optimizer)
     """Say once when another optimizer steps the marked weights: its steps do not keep the mark."""
     marked = {id(tensor) for source in site.sources for tensor in source.parameters()}
     _watches[live] = _Watch(marked, optimizer)
-
-    def forget() -> None:
-        _watches.pop(live, None)
-
-    live._on_detach.append(forget)
+    live._on_detach.append(partial(_unwatch, weakref.ref(live)))
     if not _hooked:
         _hooked.append(register_optimizer_step_post_hook(_look))
 
 
+def warn_of_copies(live: "LiveMark") -> None:
+    """Say so when others stepped and the mark's own optimizer never did: a copy was trained."""
+    watch = _watches.get(live)
+    if watch is not None and watch.others:
+        warnings.warn(
+            "the optimizer that this mark is attached to took no step, and others did: was a copy"
+            " of the model trained?",
+            NeuralMarkWarning,
+            stacklevel=3,
+        )
+
+
+def _unwatch(of: "weakref.ref[LiveMark]") -> None:
+    live = of()
+    if live is not None:
+        _watches.pop(live, None)
+
+
 def _look(stepped: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
     for watch in list(_watches.values()):
+        watch.others += stepped is not watch.own()
         if watch.meets(stepped):
             watch.innocent.add(stepped)
             warnings.warn(
