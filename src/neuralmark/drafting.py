@@ -146,8 +146,8 @@ class Draft:
         for stretch in self._stretches(part, self.shifts):
             raw = stretch.raw if stretch.raw.flags.writeable else stretch.raw.copy()
             if part.grid is not None:
-                elements = raw.reshape(-1, ITEMSIZE[dtype])
-                elements[stretch.places] = encode(stretch.new, dtype).reshape(-1, ITEMSIZE[dtype])
+                words = f"u{ITEMSIZE[dtype]}"
+                raw.view(words)[stretch.places] = encode(stretch.new, dtype).view(words)
             yield raw.tobytes()
 
 

@@ -82,6 +82,6 @@ def _not_hidden(found: Survey, seen: float) -> str:
         )
     return (
         f"who has the base would find the mark: even at strength {LEAST_STRENGTH:g} moved weights"
-        f" stand out (AUC {seen:.2f}, at most {HIDDEN} is allowed){merged}; or spread it wider"
-        " (--spread all), or insist with --strength"
+        f" stand out (AUC {seen:.2f}; {HIDDEN} at most is hidden){merged}; else give it more"
+        " tensors (--spread all), or insist with --strength"
     )

@@ -33,6 +33,7 @@ SAMPLED = 1 << 19
 """Weights that are looked at one by one to say what a thief with the base would see."""
 _FEWEST = 1 << 12
 _UNRELATED = 0.9
+_PIECE = 1 << 16
 """Two unrelated tensors differ by 1.4 times their size; fine-tuning moves far less."""
 
 
@@ -148,17 +149,18 @@ def survey(
     size = sum(tensor.info.nbytes for tensor in tensors)
     for tensor in tensors:
         values, digests[tensor.name] = _whole(checkpoint, tensor)
-        norm += float(np.square(values, dtype=np.float64).sum())
+        norm += _energy(values)
         part, difference = _part(tensor, start, values, base)
         first, at = carriers.between(start, start + len(values))
         chosen = values.take(at)
         carriers.sum_into(pooled, first, chosen)
-        around += float(np.square(chosen, dtype=np.float64).sum())
+        around += _energy(chosen)
         if part.grid is not None:
             beside = None if difference is None else chosen - difference.take(at)
-            reach = np.where(movable(part, chosen, at, beside), part.reach, 0.0)
-            carriers.sum_into(sums, first, reach)
-            carriers.sum_into(squares, first, reach * reach)
+            counts = np.zeros(carriers.pools)
+            carriers.sum_into(counts, first, movable(part, chosen, at, beside))
+            sums += part.reach * counts
+            squares += part.reach**2 * counts
         if difference is not None and part.grid is not None:
             share = len(values) / max(carriers.total, 1)
             found = _sampled(part, values, difference, max(_FEWEST, int(SAMPLED * share)))
@@ -222,15 +224,14 @@ def _part(
         grid = find_grid(values, row, MANTISSA[tensor.info.dtype])
     except UnsuitableTensorError as error:
         return Part(tensor, start, None, 0.0, str(error)), None
+    size = math.sqrt(_energy(values) / max(len(values), 1))
     if base is None:
-        size = float(np.sqrt(np.square(values, dtype=np.float64).mean()))
         return Part(tensor, start, grid, size), None
     public = base.values(tensor)
     if public is None:
         return Part(tensor, start, None, 0.0, "the base has no tensor of this name and shape"), None
     difference = values - public.astype(values.dtype, copy=False)
     update = update_of(difference, max(len(values) // max(row, 1), 1))
-    size = float(np.sqrt(np.square(values, dtype=np.float64).mean()))
     if update.size > _UNRELATED * size:
         why = "it has nothing in common with the base's: is that the base of this model?"
         return Part(tensor, start, None, 0.0, why, update), None
@@ -257,6 +258,12 @@ def _counted(sample: Sample, part: int, first: int, at: Positions) -> Sample:
     hit = (index < len(at)) & (at[known] == sample.places) if len(at) else index < 0
     carrier = np.where(hit, first + index, -1)
     return Sample(part, sample.values, sample.residual, sample.places, carrier, sample.movable)
+
+
+def _energy(values: Values) -> float:
+    """Sum of squares, in float64, with memory for a piece."""
+    starts = range(0, len(values), _PIECE)
+    return sum(float(np.square(values[i : i + _PIECE], dtype=np.float64).sum()) for i in starts)
 
 
 def _whole(checkpoint: Checkpoint, tensor: Tensor) -> tuple[Values, str]:

@@ -52,6 +52,12 @@ def test_plain_fine_tuning_is_not_explained() -> None:
     assert not found.sparse
 
 
+@pytest.mark.parametrize("shape", [(64, 2048), (256, 256), (1024, 700)])
+def test_noise_has_no_part_of_low_rank(shape: tuple[int, int]) -> None:
+    noise = np.random.default_rng(3).standard_normal(shape)
+    assert update_of(noise.reshape(-1), shape[0]).explained < 0.01
+
+
 def test_weights_that_stayed_are_counted() -> None:
     difference = np.zeros(10_000, np.float32)
     difference[:3000] = 1.0

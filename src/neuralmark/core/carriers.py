@@ -90,7 +90,10 @@ class Carriers:
         return np.resize(np.roll(each, -(first % self.pools)), count)
 
     def sum_into(
-        self, sums: npt.NDArray[np.float64], first: int, values: npt.NDArray[np.floating]
+        self,
+        sums: npt.NDArray[np.float64],
+        first: int,
+        values: npt.NDArray[np.floating | np.bool_],
     ) -> None:
         """Add the values of the carriers from index `first` on to the sums of their pools."""
         if self.pooling == "contiguous":

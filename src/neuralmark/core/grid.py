@@ -123,11 +123,12 @@ class Grid:
 
         Stopping at the bounds would heap weights there; staying would not help the mark.
         """
+        if not self.bottom and _largest(values) + _largest(shift) <= self.top:
+            return shift
         xp, target = namespace(values), values + shift
         size, new = abs(values), abs(target)
-        if bool((new > self.top).any()):
-            outside = xp.sign(target) * (size + (self.top - size) * noise) - values
-            shift = xp.where(new > self.top, outside, shift)
+        outside = xp.sign(target) * (size + (self.top - size) * noise) - values
+        shift = xp.where(new > self.top, outside, shift)
         if self.bottom:
             inside = xp.sign(values) * (self.bottom + (size - self.bottom) * noise) - values
             shift = xp.where(new < self.bottom, inside, shift)
@@ -196,6 +197,11 @@ def shortened(values: Float, mantissa: int) -> Float:
     low, words = DOUBLE - mantissa, values.view(np.int64)
     words = words + ((1 << (low - 1)) - 1) + ((words >> low) & 1)
     return (words & -(1 << low)).view(np.float64)
+
+
+def _largest(values: Array) -> float:
+    """The largest absolute value; 0 of none."""
+    return max(float(values.max()), -float(values.min())) if len(values) else 0.0
 
 
 def _filled(values: Array, shift: Array, noise: Array) -> Array:

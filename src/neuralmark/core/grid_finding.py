@@ -22,6 +22,8 @@ _PIECE = 1 << 20
 _SAMPLE = 1 << 16
 _ENOUGH = 256
 _CHANCE_FEW = 8
+_CUT = 1e-3
+"""From this share of zeros on, pruning may have cut away all weights below a size."""
 _SUBNORMALS = 64
 _CROWD = 16
 _GROUP = 64
@@ -284,5 +286,8 @@ def _settled(grid: Grid, values: Values, file_mantissa: int) -> Grid:
         pieces = (piece[grid.holds(piece)] for piece in _pieces(values))
         top = max(float(np.abs(piece).max(initial=0)) for piece in pieces)
     pruned = zeros > _CHANCE_FEW
-    bottom = float(np.abs(values[values != 0]).min()) if pruned else 0.0
+    bottom = 0.0
+    if pruned and zeros > _CUT * len(values):
+        sizes = (np.abs(piece[piece != 0]) for piece in _pieces(values))
+        bottom = min(float(size.min(initial=math.inf)) for size in sizes)
     return Grid(grid.name, grid.mantissa, top, grid.least, pruned, bottom=bottom)

@@ -5,6 +5,7 @@ of it (an adapter that was merged) sees the rest weight by weight: a mark is hid
 fine-tuning moved each weight further than the mark does.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -47,8 +48,11 @@ class Update:
 
     @property
     def explained(self) -> float:
-        """Share of the difference's energy in its part of low rank."""
-        return 1.0 - (self.residual / self.size) ** 2 if self.size else 0.0
+        """Share of the difference in its part of low rank, beyond what noise has there too."""
+        if not self.size or not self.left.size:
+            return 0.0
+        noise = noise_share(len(self.left), self.right.shape[1], len(self.right))
+        return max(1.0 - (self.residual / self.size) ** 2 / (1.0 - noise), 0.0)
 
     def smooth_part(self, positions: npt.NDArray[np.int64]) -> Float:
         """The part of low rank at these flat positions."""
@@ -99,6 +103,25 @@ def low_rank(matrix: Values, rank: int) -> tuple[Values, Values]:
         probes, _ = np.linalg.qr(matrix.T @ base)
     turned, sizes, right = np.linalg.svd(base.T @ matrix, full_matrices=False)
     return (base @ turned[:, :rank]) * sizes[:rank], right[:rank]
+
+
+def noise_share(rows: int, columns: int, rank: int) -> float:
+    """The share of its energy that a matrix of noise has in its largest directions.
+
+    By the law of Marchenko and Pastur for the squares of the singular values.
+
+    >>> round(noise_share(1000, 1000, 100), 2)
+    0.31
+    """
+    short = min(rows, columns)
+    ratio = short / max(rows, columns)
+    low, high = (1 - math.sqrt(ratio)) ** 2, (1 + math.sqrt(ratio)) ** 2
+    edges = np.linspace(low, high, 20_001)
+    middle = (edges[1:] + edges[:-1]) / 2
+    density = np.sqrt((high - middle) * (middle - low)) / middle
+    count = np.cumsum(density[::-1]) / density.sum()
+    energy = np.cumsum((density * middle)[::-1]) / (density * middle).sum()
+    return float(np.interp(rank / short, count, energy))
 
 
 def auc(marked_scores: Sequence[float] | Values, clean_scores: Sequence[float] | Values) -> float:
