@@ -448,8 +448,10 @@ def test_models_that_cannot_be_read(owned: Path, tmp_path: Path) -> None:
     whole = load_file(owned)
     whole[BODY] = (whole[BODY] * 1000).astype(np.int8)
     packed = write(tmp_path / "int8.safetensors", whole)
-    with pytest.raises(UnreadableError, match="one in the exhibit of two"):
-        arbitrate([claimed, Claimant("two", THIEF, packed)])
+    ruling = arbitrate([claimed, Claimant("two", THIEF, packed)])
+    assert ruling.owner is None  # an exhibit that cannot be read stops nothing, and wins nothing
+    with pytest.raises(UnreadableError, match="the disputed model"):
+        arbitrate([claimed, Claimant("two", THIEF, owned)], disputed=packed)
 
 
 def test_stated_times_are_reported_and_decide_nothing(owned: Path, stolen: Path) -> None:

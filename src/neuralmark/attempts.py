@@ -102,7 +102,7 @@ def _under(
         wanted = shape[::-1] if transposed else shape
         candidates.append([t for t in near if t.info.shape == wanted and t.obstacle is None])
         if not candidates[-1]:
-            gaps.append(_gap(name, shape, near))
+            gaps.append(_gap(name, wanted, near or _packed(table, name)))
     total = sum(math.prod(shape) for _, shape in placement)
     found = total - sum(gap.weights for gap in gaps)
     if len(gaps) == len(placement) or found < LEAST_SHARE * total:
@@ -116,16 +116,27 @@ def _gap(name: str, shape: tuple[int, ...], near: Sequence[Tensor]) -> Gap:
     size = math.prod(shape)
     hidden = next((t for t in near if t.obstacle is not None and coverage.holds_weights(t)), None)
     if hidden is not None:
-        return Gap(name, size, hidden.obstacle or "", stored=True)
+        return Gap(name, size, f"{hidden.info.name[:80]!r}: {hidden.obstacle}", stored=True)
+    if any(t.info.shape == shape for t in near):
+        return Gap(name, size, "it is there, among too few of the others")
     if near:
         return Gap(name, size, f"it has the shape {near[0].info.shape} instead of {shape}")
     return Gap(name, size, "it is not there")
 
 
+def _packed(table: Table, name: str) -> list[Tensor]:
+    """What may hold a tensor's weights under another name: `qweight` for `weight`, say."""
+    stem = name.removesuffix("weight")
+    near = (t for other, tensors in table.items() if other.startswith(stem) for t in tensors)
+    return [t for t in near if t.obstacle is not None and coverage.holds_weights(t)]
+
+
 def gaps_of(known: Sequence[Tensor], placement: Placement) -> tuple[Gap, ...]:
     """Why each tensor of a placement cannot be read, where none of them can be."""
     table = by_canonical(known)
-    return tuple(_gap(name, shape, table.get(name, ())) for name, shape in placement)
+    return tuple(
+        _gap(name, shape, table.get(name) or _packed(table, name)) for name, shape in placement
+    )
 
 
 def _found(attempt: Attempt) -> int:

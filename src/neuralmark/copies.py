@@ -6,7 +6,6 @@ original, rounded to its own dtype, becomes the marked weights, rounded: two cop
 would differ exactly where the mark is. A copy of other values (an average) gets the mark by itself.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from neuralmark import files
-from neuralmark.checkpoints import Checkpoint, open_file, root_of
+from neuralmark.checkpoints import Checkpoint, is_shard, open_file, root_of
 from neuralmark.checkpoints._dtypes import ITEMSIZE, Raw, decode, encode
 from neuralmark.checkpoints._hints import FOREIGN
 from neuralmark.drafting import Draft, draft, plan
@@ -25,7 +24,8 @@ from neuralmark.placement import Tensor, catalogue
 _READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
 _SMALL = 1 << 20
 """What is smaller and cannot be read is no model: the arguments of a training, say."""
-_SHARD = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.\w+$")
+_SAME = 0.1
+"""With fewer of the weights under the same names than this share, names are no help."""
 _FORMATS = {
     ".safetensors": "safetensors",
     ".npz": "npz",
@@ -59,9 +59,8 @@ def refuse_unmarkable(source: Checkpoint, root: Path) -> None:
             raise _unmarkable(file, root, "its format cannot be marked")
     for name, checkpoint in _others(root, own):
         known = catalogue(checkpoint)
-        if any(tensor.entry in names for tensor in known):
-            continue
-        if 2 * sum(tensor.info.size for tensor in known) >= weights:
+        same = sum(tensor.info.size for tensor in known if tensor.entry in names)
+        if same < _SAME * weights <= _SAME * 2 * sum(tensor.info.size for tensor in known):
             raise _unmarkable(root / name, root, "it holds as many weights under other names")
 
 
@@ -192,18 +191,14 @@ def _others(root: Path, own: set[Path]) -> Iterator[tuple[str, Checkpoint]]:
     seen = set(own)
     every = list(_files(root))
     indices = [file for file in every if file.name.endswith(".index.json")]
-    single = [
-        file
-        for file in every
-        if file.suffix.lower() in _READABLE and not file.name.startswith(_STATES)
-    ]
+    single = [file for file in every if not file.name.startswith(_STATES)]
     for file in (*indices, *single):
         if file.resolve() in seen:
             continue
         try:
             checkpoint = open_file(file)
         except CheckpointError as error:
-            if file.stat().st_size < _SMALL:
+            if file.suffix.lower() not in _READABLE or file.stat().st_size < _SMALL:
                 continue
             raise _unmarkable(file, root, f"it cannot be read: {error}") from None
         held = {each.resolve() for each in checkpoint.files()}
@@ -219,7 +214,7 @@ def _files(root: Path) -> Iterator[Path]:
     for entry in sorted(root.iterdir()):
         if entry.name in files.LEFT_OUT:
             continue
-        if entry.is_dir():
+        if entry.is_dir() and not entry.is_symlink():  # copying refuses links to folders
             yield from _files(entry)
         elif entry.is_file():
             yield entry
@@ -229,18 +224,31 @@ def check_whole(
     checkpoint: Checkpoint, model: Path, out: str | Path | None, *, named: bool
 ) -> None:
     """Refuse one shard of several, and an output whose name promises another format."""
-    if model.is_file() and _SHARD.search(model.name) and not named:
+    if is_shard(model) and not named:
         raise OutputError(
             f"{model} is one shard of several: give the folder, or the index of its shards"
         )
     ending = "" if out is None else Path(out).suffix.lower()
-    promised = None if ending == model.suffix.lower() else _FORMATS.get(ending)
     kind = checkpoint.format.partition("_")[0]
-    if model.is_file() and root_of(model) == model and promised not in (None, kind):
+    alone = model.is_file() and root_of(model) == model and ending != model.suffix.lower()
+    promised = _FORMATS.get(ending, "another format" if ending in (*FOREIGN, ".pkl") else kind)
+    if alone and promised != kind:
         raise OutputError(
-            f"{out} promises a file of {promised}, but the copy is one of {kind}, as {model.name}"
-            " is: choose the same ending, or convert the model first"
+            f"{out} promises {promised}, but the copy is a file of {kind}, as {model.name} is:"
+            " choose the same ending, or convert the model first"
         )
+
+
+def unmarked_in(root: Path) -> tuple[str, ...]:
+    """Name what stays unmarked in a folder that was marked in place."""
+    if not root.is_dir():
+        return ()
+    foreign = [file for file in _files(root) if file.suffix.lower() in FOREIGN]
+    kept = [entry for entry in root.iterdir() if entry.name in files.LEFT_OUT]
+    return tuple(
+        f"{path.relative_to(root)} may hold the unmarked weights: do not publish it"
+        for path in sorted((*foreign, *kept))
+    )
 
 
 def left_out_of(root: Path) -> tuple[str, ...]:

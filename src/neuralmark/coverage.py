@@ -12,6 +12,8 @@ FROM = 0.05
 """From this share of weights that cannot be read, a mark that is not found says nothing."""
 
 _PACKED = ("I8", "U8", "I16", "U16", "I32", "U32")
+_IN_ONE = {"U8": 2, "I16": 4, "U16": 4, "I32": 8, "U32": 8}
+"""Weights in one packed number: four bits each, as is usual."""
 _NO_WEIGHTS = ("I64", "U64", "BOOL")
 _LEAST_PACKED = 64
 _INDICES = re.compile(r"(bias|mask|masks|ids|index|indices|idx|count|counter|steps?|shape)$")
@@ -35,7 +37,7 @@ def unreadable(tensors: Iterable[Tensor]) -> list[Tensor]:
 def weights_of(tensors: Iterable[Tensor]) -> int:
     """How many weights these tensors hold, as far as their headers tell; tied ones count once."""
     return sum(
-        each.info.size
+        each.info.size * (_IN_ONE.get(each.info.dtype, 1) if each.obstacle else 1)
         for each in tensors
         if holds_weights(each) and not (each.tied and each.obstacle is None)
     )
@@ -65,8 +67,12 @@ def of_claim(
 
 
 def _distinct(read: Iterable[Tensor], broken: set[str]) -> int:
-    sizes = {each.info.name: math.prod(each.info.shape) for each in read}
-    return sum(size for name, size in sizes.items() if name not in broken)
+    sizes = {
+        each.storage or each.info.name: math.prod(each.info.shape)
+        for each in read
+        if each.info.name not in broken
+    }
+    return sum(sizes.values())
 
 
 def described(tensors: Sequence[Tensor]) -> str:

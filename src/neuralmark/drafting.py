@@ -308,6 +308,9 @@ def check_effort(strength: float | None, budget: float | None) -> None:
     """Refuse both at once, and what is out of range."""
     if strength is not None and budget is not None:
         raise ParameterError("give either a strength or a budget, not both")
+    for name, value in (("strength", strength), ("budget", budget)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ParameterError(f"{name} must be a number, not {value!r:.60}")
     if strength is not None and not 0 < strength <= MAX_STRENGTH:
         raise ParameterError(
             f"strength must be above 0 and at most {MAX_STRENGTH:g}, not {strength}"

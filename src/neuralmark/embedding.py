@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from neuralmark import files
+from neuralmark.attempts import claimed
 from neuralmark.checking import Check, strongest
 from neuralmark.checkpoints import Checkpoint, open_checkpoint, open_file, root_of
 from neuralmark.checkpoints import _journal as journal
@@ -22,6 +23,7 @@ from neuralmark.copies import (
     mark_copies,
     other_copies,
     refuse_unmarkable,
+    unmarked_in,
 )
 from neuralmark.core.bound import SECURITY_BITS, boundary
 from neuralmark.core.carriers import Carriers
@@ -276,6 +278,7 @@ def _write_copy(job: Copying, compute: Callable[[], Draft], progress: Progress |
         with files.create(claim_draft) as file:
             file.write(claim.to_json().encode("utf-8"))
     result = _result(drafted, out, claim_file, claim, verdict)
+    notes = tuple(note.replace(temporary.name, out.name) for note in notes)
     return replace(result, warnings=result.warnings + notes)
 
 
@@ -291,7 +294,7 @@ def _write_in_place(drafted: Draft, model: Path, progress: Progress | None) -> E
     result = _result(drafted, root, claim_file, claim, verdict)
     left = tuple(
         f"{o.name} holds the marked tensors too, and stays unmarked: use -o" for o in others
-    )
+    ) + unmarked_in(root)
     return replace(result, warnings=result.warnings + left)
 
 
@@ -300,7 +303,8 @@ def _reread(drafted: Draft, path: Path, label: str, progress: Progress | None) -
     written = FileSuspect(open_file(path), label)
     attempt = Attempt(drafted.placement, drafted.tensors, "names")
     finding = find(written, drafted.key, attempt, progress)
-    verdict = judge(finding, written, drafted.key, Looked.at(written, [attempt]))
+    looked = Looked.at(written, claimed(written.tensors(), drafted.placement))
+    verdict = judge(finding, written, drafted.key, looked)
     if verdict.matched != verdict.bits:
         raise InfeasibleError(
             f"only {verdict.matched} of {verdict.bits} bits were read back from the written file"

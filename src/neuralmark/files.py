@@ -44,9 +44,10 @@ def read_small(path: Path, most: int, *, links: bool = True) -> bytes:
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
     handle = os.open(path, flags)
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
             raise OSError(errno.EINVAL, "not a plain file")
-        return file.read(most + 1)
+        return file.read(min(most, facts.st_size) + 1)
 
 
 def create(path: Path, mode: int = 0o644) -> BinaryIO:
@@ -81,8 +82,8 @@ def copy_file(source: Path, target: Path, stop: Event | None = None) -> None:
 
 
 def left_out(entry: Path) -> bool:
-    """Whether copying a model leaves this out: version control, and claims (not public)."""
-    return entry.name in LEFT_OUT or entry.name.endswith(".claim.json")
+    """Whether copying a model leaves this out: version control, claims and keys (not public)."""
+    return entry.name in LEFT_OUT or entry.name.endswith((".claim.json", ".nmkey"))
 
 
 def copy_tree(source: Path, target: Path, stop: Event | None = None) -> None:

@@ -83,7 +83,7 @@ def judge(
     carriers = reading.carriers
     radius = relative = None
     linear = schemes.of(finding.mark).linear
-    if status == VERIFIED and linear:
+    if status == VERIFIED and linear and not attempt.by_rows:  # rows: of the levelled weights
         assert needed is not None
         radius = certified_radius(finding.margins, needed, carriers.per_pool, finding.mark.matrix)
         relative = radius / reading.norm if np.isfinite(reading.norm) and reading.norm else None
@@ -174,7 +174,10 @@ def _status(key: Key, finding: Finding, needed: int | None, looked: Looked) -> t
         found = f"{matched} of {bits} bits match; {needed} are needed in {ways}{filled}"
         if looked.coverage.unreadable_share >= coverage.FROM:
             return UNREADABLE, f"{_unread(looked.coverage, ())}; of the rest, {found}"
-        hint = "; if several tensors were marked by name, give --claim or --tensor"
+        hint = (
+            "; where tensors were marked by name, or some were added, removed or renamed since,"
+            " only a claim (or the list of tensors) finds the mark"
+        )
         return NOT_VERIFIED, found + (hint if not _by_name(finding.attempt) else "")
     scheme = schemes.of(finding.mark)
     if key.kind == "raw":
@@ -199,7 +202,8 @@ def _filled(attempt: Attempt) -> str:
     total = sum(math.prod(shape) for _, shape in attempt.placement)
     return (
         f"; {len(attempt.gaps)} of the {len(attempt.placement)} tensors of the claim"
-        f" ({_share(lost / total)} of its weights) could not be read, and zeros stand for them"
+        f" ({_share(lost / total)} of its weights) are missing or cannot be read,"
+        " and zeros stand for them"
     )
 
 

@@ -21,6 +21,7 @@ class Rows:
         """The sum of squares of each row, and how many weights a row has."""
         with np.errstate(divide="ignore"):
             self._factors = np.where(squares > 0, np.sqrt(length / squares), 0.0)
+        self._factors[~np.isfinite(squares)] = np.nan  # such a row cannot be read
         self._length, self._at = length, 0
 
     @classmethod

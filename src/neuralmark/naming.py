@@ -13,7 +13,7 @@ from itertools import islice, product
 from neuralmark.core.key import Placement
 from neuralmark.placement import Tensor, canonical_name
 
-MOST_PREFIXES = 6
+MOST_PREFIXES = 64
 """So many common prefixes are tried at most, those that cover most weights first."""
 
 MOST_TWINS = 12
@@ -23,7 +23,7 @@ ADDED = ("model.", "transformer.", "backbone.", "language_model.")
 """Prefixes that a model may have had before its inner part was saved alone."""
 
 _DEEPEST = 3
-_LEAST_PART = 0.25
+_LEAST_PART = 1 / MOST_PREFIXES
 
 Table = Mapping[str, Sequence[Tensor]]
 

@@ -88,6 +88,8 @@ class Tensor:
     info: TensorInfo
     tied: bool = False
     """Whether it shares its bytes with a tensor before it; `auto` leaves it alone."""
+    storage: object = None
+    """Where its bytes are: the same for all tensors that are one; None where it is not known."""
 
     @property
     def canonical(self) -> str:
@@ -130,9 +132,14 @@ def catalogue(checkpoint: Checkpoint) -> list[Tensor]:
     """All tensors of a checkpoint, in its order, with canonical names and obstacles."""
     tied = checkpoint.tied()
     return [
-        replace(tensor, tied=tensor.info.name in tied)
+        replace(tensor, tied=tensor.info.name in tied, storage=_storage(checkpoint, tensor))
         for tensor in catalogue_of([checkpoint.info(name) for name in checkpoint.names()])
     ]
+
+
+def _storage(checkpoint: Checkpoint, tensor: Tensor) -> object:
+    stored = checkpoint.span(tensor.info.name)
+    return str(stored.file), stored.offset, stored.strides
 
 
 def catalogue_of(infos: Sequence[TensorInfo]) -> list[Tensor]:
@@ -249,6 +256,8 @@ def listed(names: Any) -> list[str] | None:
     if names is None or (isinstance(names, str) and names == "auto"):
         return None
     given = [names] if isinstance(names, str) else names
+    if not given:
+        raise ParameterError("tensors is empty: name some, or leave it out")
     if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
         raise ParameterError(f"tensors must be a list of names, not {names!r:.80}")
     return list(given)

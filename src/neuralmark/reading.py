@@ -48,8 +48,11 @@ class Attempt:
     @property
     def reading_of(self) -> tuple[object, ...]:
         """What is read for which key, and how: the same twice is one trial."""
-        names = tuple(None if tensor is None else tensor.info.name for tensor in self.tensors)
-        return self.placement, names, self.transposed, self.by_rows
+        read = tuple(
+            None if tensor is None else tensor.storage or tensor.info.name
+            for tensor in self.tensors
+        )
+        return self.placement, read, self.transposed, self.by_rows
 
     def parts(self) -> Iterator[tuple[str, int, Tensor | None]]:
         """Name, start and tensor of each entry, laid end to end."""

@@ -17,6 +17,7 @@ MAX_CLAIM = 16 << 20
 PUBLIC = (
     *("format", "version", "verified", "status", "matched", "bits", "rate", "boundary"),
     *("bound_log2", "bound_holds", "full_match_bound_log2", "trials", "fingerprint"),
+    *("date", "owner"),
 )
 """What the public view of a verdict takes over from the full one."""
 
@@ -77,7 +78,7 @@ class Claim:
         """A claim as callers give it: itself, its file, or what its file holds, parsed."""
         if claim is None or isinstance(claim, cls):
             return claim
-        if isinstance(claim, str | Path):
+        if isinstance(claim, str | Path) and str(claim).strip():
             return cls.load(claim)
         if isinstance(claim, dict):
             try:

@@ -11,6 +11,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
+from neuralmark import files
 from neuralmark.core.encoding import canonical_json, strict_json
 from neuralmark.errors import KeyFileError, PassphraseError, WrongPassphraseError
 
@@ -28,9 +29,9 @@ def read_container(path: str | Path) -> dict[str, Any]:
     """The public part of a key file, checked for form; needs no passphrase."""
     path = Path(path)
     try:
-        if path.stat().st_size > MAX_FILE:
+        data = files.read_small(path, MAX_FILE)
+        if len(data) > MAX_FILE:
             raise KeyFileError(f"{path}: is larger than a key file may be ({MAX_FILE:,} bytes)")
-        data = path.read_bytes()
         if data.count(b",") > MAX_MEMBERS:  # so that parsing takes no more than the file itself
             raise KeyFileError(f"{path}: not a NeuralMark key file")
         container = strict_json(data)

@@ -5,11 +5,12 @@ a trial, so the bound holds whatever the suspect looks like.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from neuralmark import schemes
 from neuralmark.attempts import attempts_for, gaps_of
-from neuralmark.checkpoints import open_checkpoint
+from neuralmark.checkpoints import is_shard, open_checkpoint
 from neuralmark.core import bound, readout
 from neuralmark.core.key import Float, Mark
 from neuralmark.errors import (
@@ -23,7 +24,7 @@ from neuralmark.errors import (
 from neuralmark.judging import Finding, Looked, judge, nothing_read
 from neuralmark.keyfile import Key
 from neuralmark.reading import Attempt, FileSuspect, Progress, Suspect, require_carriers
-from neuralmark.records import Claim, Verdict
+from neuralmark.records import NOT_VERIFIED, UNREADABLE, Claim, Verdict
 
 
 def verify(
@@ -40,7 +41,7 @@ def verify(
     With a claim or tensor names, only there; without, in the list that `auto` would choose and in
     every tensor that is large enough, the bound corrected for all of them.
     """
-    checkpoint = open_checkpoint(model)
+    checkpoint = open_checkpoint(model).with_others()
     before = checkpoint.stamps()
     verdict = examine(
         FileSuspect(checkpoint, str(model)),
@@ -52,6 +53,9 @@ def verify(
     )
     if checkpoint.stamps() != before:
         raise CheckpointError(f"{model}: changed while it was read; verify it again")
+    if verdict.status == NOT_VERIFIED and is_shard(Path(model)):
+        why = f"{model} is one shard of several, and the others were not read: give the folder"
+        return replace(verdict, status=UNREADABLE, reason=f"{why}; {verdict.reason}")
     return verdict
 
 

@@ -113,7 +113,7 @@ def test_study_sees_what_is_plain_to_see_and_not_what_is_faint() -> None:
         "crude": lambda tensor, _: marked(tensor, 8.0),
     }
     found = study(makers, tensors, rng, references=references)
-    assert found["crude"]["kurtosis"] > 0.95
+    assert found["crude"]["kurtosis"] > 0.7
     assert found["crude"]["ks"] > 0.95
     assert all(0.2 < found["faint"][name] < 0.8 for name in STATISTICS)
     assert all(scores["unison"] == scores["sparse"] == 1 for scores in found.values())

@@ -166,12 +166,18 @@ def test_records_in_two_folders_are_refused(tmp_path: Path) -> None:
 
 AMBIGUOUS = (
     ("model.safetensors", "model.safetensors.index.json"),
-    ("model.safetensors", "pytorch_model.bin"),
-    ("model.safetensors.index.json", "pytorch_model.bin.index.json"),
+    ("pytorch_model.bin", "pytorch_model.bin.index.json"),
     ("model.safetensors.index.json", "model.fp16.safetensors.index.json"),
-    ("pytorch_model.bin", "model.safetensors.index.json"),
     ("model.safetensors", "adapter_model.safetensors"),
 )
+
+
+def test_safetensors_come_before_files_of_torch_as_transformers_has_it(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    gaussian_model(folder / "model.safetensors")
+    torch.save({"other.weight": torch.randn(8, 8)}, folder / "pytorch_model.bin")
+    assert "other.weight" not in open_checkpoint(folder).names()
 
 
 @pytest.mark.parametrize(("one", "two"), AMBIGUOUS)

@@ -130,7 +130,11 @@ def test_a_live_verdict_is_that_of_the_file(
 
 def assert_same(one: Result, other: Result) -> None:
     exact = ("verified", "matched", "map", "trials", "placement")
+    if not one["verified"]:  # shards cannot be read by rows: the best guess may differ
+        exact = ("verified", "trials")
     assert {name: one[name] for name in exact} == {name: other[name] for name in exact}
+    if not one["verified"]:
+        return
     assert one["margins"] == pytest.approx(other["margins"], rel=1e-6)
     for name in ("radius", "radius_relative"):
         assert (one[name] is None) == (other[name] is None)
@@ -239,7 +243,7 @@ def test_what_cannot_work_says_what_to_do(launches: Launches) -> None:
         assert "not among the optimizer's parameters" in found["early_optimizer"]
         assert 'mode="gradient"' in found["loss_term"]
         assert found["computed"].startswith("UnsuitableTensorError: 'up.weight' cannot be used")
-        assert found["computed_verify"] == "not-verified"
+        assert found["computed_verify"] == "unreadable"
 
 
 def test_processes_with_different_keys_are_noticed(launches: Launches) -> None:

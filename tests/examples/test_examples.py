@@ -29,7 +29,7 @@ def run(name: str, folder: Path, *options: str) -> str:
 @pytest.mark.parametrize("mode", ["gradient", "projection"])
 def test_plain(tmp_path: Path, mode: str) -> None:
     out = run("plain.py", tmp_path, "--mode", mode)
-    assert "verified: 256/256 bits, 2^-256" in out
+    assert "verified: 256/256 bits, 2^-255" in out
     assert (tmp_path / "plain-output.claim.json").exists()
 
 

@@ -201,8 +201,7 @@ def test_a_mark_in_the_frozen_base_warns_that_an_adapter_loses_it(
         claim = mark()
     assert neuralmark.verify(model, key, claim=claim).verified
     model.save_pretrained(tmp_path / "adapter")
-    with pytest.raises(neuralmark.errors.NeuralMarkError):
-        neuralmark.verify(tmp_path / "adapter", key, claim=claim)
+    assert neuralmark.verify(tmp_path / "adapter", key, claim=claim).status == "unreadable"
     model.unload().save_pretrained(tmp_path / "base")
     assert neuralmark.verify(tmp_path / "base", key, claim=claim).verified
 

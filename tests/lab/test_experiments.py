@@ -103,9 +103,9 @@ def cell(name: str, results: Results, table: int, row: str, column: str) -> Cell
         ("length", 0, "2048", "accuracy", "76.27"),
         ("layers", 0, "all 4 convolutions", "accuracy", "75.86"),
         ("rounds", 0, "cifar100", "R=6", "75.59 (100)"),
-        ("rounds", 1, "overwrite λ=1000", "R=8", "93.39 (100.00)"),
-        ("rounds", 1, "overwrite η=0.01", "R=8", "90.48 (89.84)"),
-        ("rounds", 2, "finetune all", "R=6", "72.68 (100.00)"),
+        ("rounds", 1, "overwriting, λ=1000, η=0.001", "R=8", "93.39 (100.00)"),
+        ("rounds", 1, "overwriting, λ=1, η=0.01", "R=8", "90.48 (89.84)"),
+        ("rounds", 2, "fine-tuning, all layers, η=0.001", "R=6", "72.68 (100.00)"),
     ],
 )
 def test_the_papers_value_stands_beside_ours(

@@ -65,7 +65,7 @@ def test_attach_step_verify(name: str) -> None:
     if network.kind == "text":  # a product that begins at zero is turned at once
         assert verdict.rate > 0.5
         return
-    assert verdict.rate == rate
+    assert verdict.rate >= rate  # the best of two ways of looking
     assert 0 < verdict.rate <= 1
 
 

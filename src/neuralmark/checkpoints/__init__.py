@@ -6,6 +6,7 @@ group `neuralmark.checkpoints`.
 """
 
 import pkgutil
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -16,9 +17,18 @@ from neuralmark.checkpoints._hints import hint
 from neuralmark.checkpoints._journal import refuse_interrupted
 from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError
 
-__all__ = ["Checkpoint", "TensorInfo", "format_names", "open_checkpoint", "open_file", "root_of"]
+__all__ = [
+    "Checkpoint",
+    "TensorInfo",
+    "format_names",
+    "is_shard",
+    "open_checkpoint",
+    "open_file",
+    "root_of",
+]
 
 HEAD_BYTES = 512
+_SHARD = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.\w+$")
 
 
 def format_names() -> list[str]:
@@ -29,6 +39,11 @@ def format_names() -> list[str]:
 def root_of(path: Path) -> Path:
     """The folder for an index file, else the path itself: what is copied, locked and recovered."""
     return path.parent if path.is_file() and path.name.endswith(".index.json") else path
+
+
+def is_shard(path: Path) -> bool:
+    """Whether a file is one of several that make up a model."""
+    return path.is_file() and _SHARD.search(path.name) is not None
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:

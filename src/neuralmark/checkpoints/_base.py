@@ -12,7 +12,7 @@ table of `StoredTensor`s and inherits reading, writing and in-place change from 
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -97,6 +97,19 @@ class Checkpoint:
     def others(self) -> "list[tuple[str, Checkpoint]]":
         """Further tables of tensors in the same file, by name (torch: state_dict_ema and such)."""
         return []
+
+    def with_others(self) -> "Checkpoint":
+        """All tables in one, the others' names under theirs: for whoever only reads."""
+        tables = self.others()
+        if not tables:
+            return self
+        tensors = dict(self._tensors)
+        for table, other in tables:
+            for name in other.names():
+                stored = other.span(name)
+                place = f"{table}.{name}"
+                tensors.setdefault(place, replace(stored, info=replace(stored.info, name=place)))
+        return Checkpoint(self.path, self.format, tensors)
 
     def names(self) -> list[str]:
         """Stored names, in the order of the file."""

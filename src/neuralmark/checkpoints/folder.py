@@ -37,10 +37,12 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
 def _only(path: Path) -> str:
     """The one file that stands for the model of this folder; refuses to choose between two.
 
-    Loaders differ in what they prefer, so a verdict on one would be none on the other.
+    All loaders take safetensors before files of torch. Of two of one kind, loaders differ in what
+    they prefer, so a verdict on one would be none on the other.
     """
     indexes = sorted(e.name for e in path.glob(f"*{INDEX_SUFFIX}") if _of_weights(e.name))
     found = [name for name in (*indexes, *WHOLE) if (path / name).is_file()]
+    found = [name for name in found if ".safetensors" in name] or found
     if len(found) > 1:
         raise AmbiguousFolderError(
             f"{path}: holds {found[0]} and {found[1]}, and loaders differ in which they take:"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 PASSPHRASE_VARIABLE = "NEURALMARK_PASSPHRASE"  # noqa: S105 - the name of a variable
+MAX_PASSPHRASE = 1 << 16
 """As in keyfile, which is not imported here: it would load numpy for every `--help`."""
 
 PATH = click.Path(path_type=Path, readable=False)
@@ -85,7 +86,8 @@ def given_passphrase(passphrase_file: Path | None) -> str | None:
     """The passphrase from a file or from the environment, or None."""
     if passphrase_file is not None:
         try:
-            lines = passphrase_file.read_text(encoding="utf-8").splitlines()
+            with passphrase_file.open("rb") as file:  # a pipe is welcome, an endless one is not
+                lines = file.read(MAX_PASSPHRASE).decode("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise PassphraseError(f"{passphrase_file}: cannot be read ({error})") from None
         if not lines or not lines[0]:

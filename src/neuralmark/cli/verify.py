@@ -128,6 +128,7 @@ def _show(verdict: "Verdict", *, public: bool) -> None:
         ("chance by luck", _chance(verdict)),
         ("trials", f"{verdict.trials}"),
     ]
+    rows += [("owner", verdict.owner)] if verdict.owner else []
     rows += [] if public else _details(verdict)
     output.panel(TITLES[verdict.status], rows, good=verdict.verified)
 
@@ -161,6 +162,5 @@ def _details(verdict: "Verdict") -> list[tuple[str, str]]:
             )
         )
     rows += [(f"sha256 {name}", digest) for name, digest in (verdict.sha256 or {}).items()]
-    rows += [("owner", verdict.owner)] if verdict.owner else []
     rows.append(("so", verdict.reason))
     return rows

@@ -104,15 +104,15 @@ class Grid:
         else:
             target = self._dithered(wide + shift, noise)
         new = _cast(target, values.dtype) + 0.0
-        stays = (new == values) | ~self.movable(values)
+        stays = (new == values) | ~self.movable(values) | (abs(values) >= self.top)  # clipped
         if self.bottom:
             stays |= abs(new) < self.bottom
         return xp.where(stays, values, new)
 
     def movable(self, values: Array, positions: Array | None = None) -> Array:
-        """Where a value may move: on the grid, not at its end, no zero that has to stay."""
+        """Where a value may move: on the grid, and no zero that has to stay."""
         if self.multiples is None:
-            may = self.holds(values) & (abs(values) < self.top)
+            may = self.holds(values)
             return may & (values != 0) if self.zeros_stay else may
         plain = _numpy(values)
         free = self._free(plain, self._local(len(plain), positions))
@@ -127,11 +127,13 @@ class Grid:
             return shift
         xp, target = namespace(values), values + shift
         size, new = abs(values), abs(target)
-        outside = xp.sign(target) * (size + (self.top - size) * noise) - values
-        shift = xp.where(new > self.top, outside, shift)
+        if self.mantissa >= _word(self.mantissa)[0]:
+            noise = _own_noise(values)  # the same wherever a value is, in a shard or in the whole
+        outwards = size + _within(self.top - size, new - self.top, noise)
+        shift = xp.where(new > self.top, xp.sign(target) * outwards - values, shift)
         if self.bottom:
-            inside = xp.sign(values) * (self.bottom + (size - self.bottom) * noise) - values
-            shift = xp.where(new < self.bottom, inside, shift)
+            inwards = size - _within(size - self.bottom, self.bottom - new, noise)
+            shift = xp.where(new < self.bottom, xp.sign(values) * inwards - values, shift)
         return shift
 
     def holds(self, values: Array) -> Array:
@@ -197,6 +199,26 @@ def shortened(values: Float, mantissa: int) -> Float:
     low, words = DOUBLE - mantissa, values.view(np.int64)
     words = words + ((1 << (low - 1)) - 1) + ((words >> low) & 1)
     return (words & -(1 << low)).view(np.float64)
+
+
+def _own_noise(values: Array) -> Array:
+    """Numbers in [0, 1) that the digits of a value decide: as good as random at full precision."""
+    xp = namespace(values)
+    word = 64 if values.dtype == xp.float64 else 32
+    words = values.view(getattr(xp, f"int{word}"))
+    mixed = (words ^ (words >> 15)) * -1640531535
+    return _cast((mixed >> 7) & 0xFFFFFF, xp.float64) / 2.0**24
+
+
+def _within(room: Array, beyond: Array, noise: Array) -> Array:
+    """How much of the room a shift uses that leads so far beyond it: random parts, no jumps.
+
+    All of it where the shift ends at the bound, or far beyond.
+    """
+    xp = namespace(room)
+    room, beyond = xp.clip(room, 0.0, None), xp.clip(beyond, 0.0, None)
+    share = beyond / xp.clip(room + beyond, 1e-30, None)
+    return room * (1.0 - 4.0 * share * (1.0 - share) * noise)
 
 
 def _largest(values: Array) -> float:

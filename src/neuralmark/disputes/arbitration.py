@@ -148,9 +148,10 @@ def _look(
         return None
     except (NonFiniteError, UnsuitableTensorError, ClaimMismatchError) as error:
         raise type(error)(f"{claimant.name} in {model.label}: {error}") from None
-    if verdict.status == UNREADABLE and verdict.coverage.unreadable:
+    unread = verdict.status == UNREADABLE and verdict.coverage.unreadable
+    if unread and model.label == DISPUTED:
         raise UnreadableError(f"{claimant.name} in {model.label}: {verdict.reason}")
-    return None if verdict.status == UNREADABLE else verdict
+    return None if verdict.status == UNREADABLE and not unread else verdict
 
 
 def _marked(

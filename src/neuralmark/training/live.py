@@ -304,7 +304,7 @@ def levelled(whole: torch.Tensor) -> torch.Tensor:
     """Every output row divided by its root mean square."""
     rows = whole.flatten(1).double()
     size = rows.square().mean(1, keepdim=True).sqrt()
-    return torch.where(size > 0, rows / size, 0.0).reshape(whole.shape)
+    return torch.where(size == 0, 0.0, rows / size).reshape(whole.shape)
 
 
 def reading_of(found: Pools, carriers: Carriers) -> Reading:
