@@ -30,7 +30,7 @@ from neuralmark import attacks
 from neuralmark.attacks import Data, Result
 from neuralmark.attacks._locating import erase, locate, two_sided_auc
 from neuralmark.attacks._subject import subject_of
-from neuralmark.attacks._tracing import Guess, positions_under
+from neuralmark.attacks._tracing import Guess, positions_under, row_scales
 from neuralmark.attacks.expose import Expose
 from neuralmark.checkpoints._memory import MemoryCheckpoint
 from neuralmark.core.carriers import Carriers
@@ -103,7 +103,8 @@ def after_stranger(setting: Setting, network: Network, w: Array) -> int:
     assert network.key is not None
     p = other.parameters
     bits = other.at(((NAME, w.shape),)).bits
-    made = erase(w, positions_under(bits, p.rounds, w.size, p.pools), p.pools)
+    at = positions_under(bits, p.rounds, w.size, p.pools)
+    made = erase(w, at, p.pools, scales=row_scales(w).reshape(-1))
     weights = {**subject_of(network.model).weights, NAME: made}
     suspect = FileSuspect(MemoryCheckpoint(weights), "erased by a stranger's b")
     return examine(suspect, network.key, claim=network.claim).matched

@@ -204,7 +204,7 @@ def test_values_off_the_grid_are_the_carriers(empty: int, rounds: int) -> None:
     made, outcome = exposed(w, "grid", key)
     assert bits_of(w, key) == 256
     assert bits_of(made, key) < CHANCE
-    assert change(w, made) < 0.04
+    assert change(w, made) < 0.06
     assert outcome.note == "stood out: grid"
     assert outcome.figures["off_grid"] == pytest.approx(len(at) / w.size, rel=1e-3)
     assert np.isin(np.flatnonzero((made != w).reshape(-1)), off).all()
@@ -292,7 +292,7 @@ def test_the_judge_sees_the_mark_gone() -> None:
     assert result.after is not None
     assert result.after.matched < CHANCE
     assert not result.survived
-    assert result.change < 0.04
+    assert result.change < 0.06
 
 
 def test_an_unknown_trace_is_refused() -> None:

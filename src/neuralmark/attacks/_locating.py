@@ -77,20 +77,40 @@ def two_sided_auc(
     return max(found, 1 - found)
 
 
-def erase(w: Array, positions: Positions, pools: int, order: Positions | None = None) -> Array:
+def erase(
+    w: Array,
+    positions: Positions,
+    pools: int,
+    order: Positions | None = None,
+    scales: Array | None = None,
+) -> Array:
     """The tensor with the mean of every strided pool taken out of its carriers.
 
     `order` is the rank of each position among the carriers (default: 0, 1, 2, …). The mean over
-    all carriers stays: no mark with a centred matrix is in it.
+    all carriers stays: no mark with a centred matrix is in it. With `scales`, one for each weight,
+    the means of the scaled weights are taken out too: marks are also read with levelled rows.
     """
     made = np.array(w, np.float32)
     flat = made.reshape(-1)
+    if not len(positions):
+        return made
     pool = (np.arange(len(positions)) if order is None else order) % pools
     values = flat[positions].astype(np.float64)
-    counts = np.bincount(pool, minlength=pools)
-    sums = np.bincount(pool, values, pools)
-    means = np.divide(sums, counts, out=np.zeros(pools), where=counts > 0)
-    flat[positions] = values - means[pool] + (values.mean() if len(values) else 0.0)
+    each = np.ones(len(values)) if scales is None else scales[positions].astype(np.float64)
+    each = each / (np.sqrt(np.square(each).mean()) or 1.0)
+
+    def summed(of: Floats) -> Floats:
+        return np.asarray(np.bincount(pool, of, pools), np.float64)
+
+    count, first, second = summed(np.ones(len(values))), summed(each), summed(each * each)
+    one = summed(values) - count * values.mean()
+    two = summed(values * each) - count * (values * each).mean()
+    spread = count * second - first * first
+    varied = spread > 1e-6 * count * second
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = np.where(varied, (count * two - first * one) / spread, 0.0)
+        level = np.where(count > 0, (one - first * slope) / count, 0.0)
+    flat[positions] = values - level[pool] - slope[pool] * each
     return made
 
 

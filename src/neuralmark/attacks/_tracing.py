@@ -76,12 +76,18 @@ class Reading:
 
 def levelled(w: Array) -> Array:
     """The tensor with every output row brought to mean square 1: loud rows drown the others."""
+    return np.asarray(w * row_scales(w), np.float32) if w.ndim > 1 and w.size else w
+
+
+def row_scales(w: Array) -> Array:
+    """For every weight, what brings its output row to mean square 1."""
     if w.ndim < 2 or not w.size:
-        return w
+        return np.ones_like(w)
     rows = w.reshape(len(w), -1)
     size = np.sqrt(np.square(rows, dtype=np.float64).mean(axis=1, keepdims=True))
     size[size == 0] = 1.0
-    return np.asarray(rows / size.astype(np.float32), np.float32).reshape(w.shape)
+    scales = np.broadcast_to((1.0 / size).astype(np.float32), rows.shape)
+    return np.asarray(scales.reshape(w.shape))
 
 
 def centred(w: Array) -> Array:

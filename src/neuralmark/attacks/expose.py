@@ -15,7 +15,7 @@ import numpy as np
 
 from neuralmark.attacks._base import Array, Attack, Outcome, Scene, option
 from neuralmark.attacks._grids import off_grid, phases, ranks
-from neuralmark.attacks._locating import erase
+from neuralmark.attacks._locating import Positions, erase
 from neuralmark.attacks._tracing import (
     LENGTHS,
     ROUNDS,
@@ -28,6 +28,7 @@ from neuralmark.attacks._tracing import (
     positions_under,
     read_residues,
     refined,
+    row_scales,
     without_period,
 )
 from neuralmark.core.key import Parameters
@@ -36,6 +37,9 @@ from neuralmark.placement import canonical_name
 ALL, RESIDUES, PERIOD, GRID = "all", "residues", "period", "grid"
 TRACES = (GRID, RESIDUES, PERIOD)
 """The surest first."""
+_PASSES = 3
+_NOISE = 0.02
+"""Of the size of a row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +145,7 @@ def _by_residues(tensors: Sequence[Array], flat: Array, guesses: Sequence[Guess]
     }
     # Refining looks for loud pools, and finds some in noise as well: these are not enough.
     stands_out = reading.z > STANDS_OUT or reading.pool_z > 4 * STANDS_OUT
-    return _Find(erase(flat, at, guess.pools), stands_out, figures)
+    return _Find(_erased(flat, at, guess.pools, tensors), stands_out, figures)
 
 
 def _by_period(tensors: Sequence[Array], flat: Array, guesses: Sequence[Guess]) -> _Find:
@@ -163,8 +167,29 @@ def _by_grid(tensors: Sequence[Array], flat: Array, guess: Guess) -> _Find:
     if not len(at):
         return _Find(flat, stands_out=False, figures=figures)
     angles = np.concatenate([phases(t, part) for t, part in zip(tensors, parts, strict=True)])
-    made = erase(flat, at, guess.pools, ranks(angles, guess.pools))
+    made = _erased(flat, at, guess.pools, tensors, ranks(angles, guess.pools))
     return _Find(made, len(at) >= guess.pools, figures)
+
+
+def _erased(
+    flat: Array,
+    at: Positions,
+    pools: int,
+    tensors: Sequence[Array],
+    order: Positions | None = None,
+) -> Array:
+    """The weights without the means of the pools, read as stored and with levelled rows.
+
+    Erasing changes the size of rows, so it is done again; noise drowns the signs of what is left.
+    """
+    made = flat
+    for _ in range(_PASSES):
+        rows = [row_scales(part).reshape(-1) for part in _cut(made, tensors)]
+        scales = np.concatenate(rows)
+        made = erase(made, at, pools, order, scales)
+    noise = np.random.default_rng(0).standard_normal(len(at))
+    made[at] += np.asarray(_NOISE * noise / scales[at], np.float32)
+    return made
 
 
 def _guesses(known: Parameters | None) -> list[Guess]:
