@@ -16,6 +16,7 @@ PAGES = {
     "benchmarks.md": "benchmarks/README.md",
     "changes.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
 }
 """Pages of the site, and the files of the repository that they are copied from."""
 
