@@ -18,16 +18,17 @@ from safetensors.numpy import save_file
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-JOURNEYS = [
-    "README.md",
-    "docs/index.md",
-    "docs/owner.md",
-    "docs/judge.md",
-    "docs/researcher.md",
-    "docs/method.md",
-    "docs/threat-model.md",
-    "docs/glossary.md",
-]
+JOURNEYS = {
+    "README.md": ("VERIFIED", "True 256 256 -255.0", "greedymark"),
+    "docs/index.md": ("VERIFIED",),
+    "docs/owner.md": ("VERIFIED", "True 256 256 -255.0"),
+    "docs/judge.md": ("VERIFIED", '"verified": true', "OWNER: Acme"),
+    "docs/researcher.md": ("forge-identity", "greedymark", "overlap"),
+    "docs/method.md": (),
+    "docs/threat-model.md": (),
+    "docs/glossary.md": (),
+}
+"""Pages, and what running them prints among other things."""
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -50,14 +51,19 @@ def training() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("page", JOURNEYS)
-def test_every_block_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_runs(
+    page: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     rng = np.random.default_rng(0)
     weights = rng.standard_normal((1200, 1000)).astype(np.float32)
     save_file({"layer.weight": weights}, tmp_path / "model.safetensors")
     monkeypatch.chdir(tmp_path)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"NEURALMARK_PASSPHRASE": "correct horse battery staple"}
-    names = training()
+    names, printed = training(), ""
     for language, block in blocks(page):
         assert language in ("sh", "python", "text"), f"{page}: say what this block is: {block}"
         if language == "sh":
@@ -68,8 +74,12 @@ def test_every_block_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
                 text=True,
             )
             assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+            printed += done.stdout
         elif language == "python":
             exec(compile(block, page, "exec"), names)
+    printed += capsys.readouterr().out
+    for words in JOURNEYS[page]:
+        assert words in printed
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/owner.md", "docs/judge.md"])
