@@ -87,14 +87,14 @@ def test_transformers_trainer(key: Key) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning")
 def test_lightning_trainer(key: Key) -> None:
-    quiet = {
+    quiet: dict[str, Any] = {
         "accelerator": "cpu",
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "logger": CSVLogger("logs"),
         "log_every_n_steps": 1,
     }
-    names = {
+    names: dict[str, Any] = {
         "Trainer": partial(lightning.Trainer, **quiet),
         "module": Automatic(),
         "loader": loader(),
