@@ -2,14 +2,19 @@
 
 import re
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as lightning
 import peft
 import pytest
 import torch
+import transformers
 from accelerate import Accelerator  # type: ignore[import-untyped]
-from tests.integrations.tiny import gpt2
+from lightning.pytorch.loggers import CSVLogger
+from tests.integrations.test_lightning import Automatic, loader
+from tests.integrations.tiny import Rows, gpt2
 
 import neuralmark
 from neuralmark import Key
@@ -57,6 +62,47 @@ def test_training(key: Key, block: str, capsys: pytest.CaptureFixture[str]) -> N
     names = training_names(key)
     run(block, names)
     assert "mark" in names
+
+
+def trainer_block(framework: str) -> str:
+    """The block of training.md for a framework that has a Trainer."""
+    return next(b for b in blocks("training.md") if f"integrations.{framework} import" in b)
+
+
+def test_transformers_trainer(key: Key) -> None:
+    arguments = transformers.TrainingArguments(
+        "output", max_steps=4, report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True
+    )
+    names = {
+        "neuralmark": neuralmark,
+        "Trainer": transformers.Trainer,
+        "model": gpt2(),
+        "args": arguments,
+        "rows": Rows(),
+        "key": key,
+    }
+    run(trainer_block("transformers"), names)
+    assert neuralmark.verify("output", key, claim="output.claim.json").verified
+
+
+@pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning")
+def test_lightning_trainer(key: Key) -> None:
+    quiet: dict[str, Any] = {
+        "accelerator": "cpu",
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "logger": CSVLogger("logs"),
+        "log_every_n_steps": 1,
+    }
+    names: dict[str, Any] = {
+        "Trainer": partial(lightning.Trainer, **quiet),
+        "module": Automatic(),
+        "loader": loader(),
+        "key": key,
+    }
+    run(trainer_block("lightning"), names)
+    (claim,) = Path().rglob("*.claim.json")
+    assert neuralmark.verify(names["module"], key, claim=claim).verified
 
 
 def lora_names(key: Key) -> dict[str, Any]:
