@@ -218,3 +218,61 @@ def test_an_adapter_says_that_merging_loses_its_mark(key: Key, tmp_path: Path) -
     assert any("merging" in warning for warning in result.warnings)
     plain = gaussian_model(tmp_path / "plain.safetensors")
     assert not any("merging" in warning for warning in neuralmark.embed(plain, key).warnings)
+
+
+def test_keys_are_never_published(folder: Path, key: Key, tmp_path: Path) -> None:
+    key.save(folder / "owner.nmkey", None)
+    result = neuralmark.embed(folder, key, tmp_path / "out")
+    assert not (tmp_path / "out" / "owner.nmkey").exists()
+    assert any("owner.nmkey" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors.bak", "weights.dat"])
+def test_a_copy_under_any_ending_is_marked(
+    folder: Path, key: Key, tmp_path: Path, name: str
+) -> None:
+    (folder / name).write_bytes((folder / "model.safetensors").read_bytes())
+    result = neuralmark.embed(folder, key, tmp_path / "out")
+    verdict = neuralmark.verify(tmp_path / "out" / name, key, claim=result.claim)
+    assert verdict.matched == verdict.bits
+
+
+def test_the_same_weights_under_other_names_are_refused(
+    folder: Path, key: Key, tmp_path: Path
+) -> None:
+    """One small tensor of the same name does not make it a copy that is marked."""
+    state = as_torch({f"other.{n}": v for n, v in weights(folder).items()})
+    small = {"norm.weight": torch.ones(8)}
+    save_file(
+        {**weights(folder), "norm.weight": np.ones(8, np.float32)}, folder / "model.safetensors"
+    )
+    (folder / "original").mkdir()
+    torch.save({**state, **small}, folder / "original" / "consolidated.00.pth")
+    with pytest.raises(OutputError, match="other names"):
+        neuralmark.embed(folder, key, tmp_path / "out")
+
+
+def test_in_place_says_what_stays_unmarked(folder: Path, key: Key) -> None:
+    gguf(folder)
+    (folder / ".git").mkdir()
+    result = neuralmark.embed(folder, key, in_place=True)
+    for name in ("model-Q8_0.gguf", ".git"):
+        assert any(warning.startswith(name) for warning in result.warnings)
+
+
+@pytest.mark.parametrize("name", ["out.h5", "out.onnx", "out.pt2", "out.gguf", "out.pkl"])
+def test_endings_of_formats_that_are_not_written(key: Key, tmp_path: Path, name: str) -> None:
+    source = gaussian_model(tmp_path / "plain.safetensors")
+    with pytest.raises(OutputError, match="promises another format"):
+        neuralmark.embed(source, key, tmp_path / name)
+
+
+def test_warnings_name_the_output(key: Key, tmp_path: Path) -> None:
+    state = as_torch(load_file(gaussian_model(tmp_path / "plain.safetensors")))
+    torch.save({"state_dict": state, "state_dict_ema": state | {}}, tmp_path / "two.pth")
+    torch.save(
+        {"state_dict": state, "state_dict_ema": {n: t.clone() for n, t in state.items()}},
+        tmp_path / "two.pth",
+    )
+    result = neuralmark.embed(tmp_path / "two.pth", key, tmp_path / "out.pth")
+    assert any(warning.startswith("out.pth (state_dict_ema)") for warning in result.warnings)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from tests.conftest import QUICK, call, plain_key
+from safetensors.torch import load_file, save_file
+from tests.conftest import QUICK, call, plain_key, sharded_model
 
 import neuralmark
 from neuralmark import Key
 from neuralmark.checkpoints import TensorInfo
-from neuralmark.coverage import holds_weights, unreadable
+from neuralmark.coverage import holds_weights, unreadable, weights_of
 from neuralmark.errors import UnreadableError
 from neuralmark.placement import catalogue_of
 
@@ -233,3 +233,43 @@ def test_lazily_negated_tensors_are_unreadable(tmp_path: Path) -> None:
     verdict = neuralmark.verify(tmp_path / "m.pt", Key.new(QUICK))
     assert verdict.status == "unreadable"
     assert verdict.coverage.share == 0.5
+
+
+@pytest.mark.parametrize("place", ["state_dict_ema", "model", "a.b.c"])
+def test_every_table_of_a_file_is_looked_at(tmp_path: Path, place: str) -> None:
+    """A clean table under the usual name hides no marked one."""
+    key, source = Key.new(QUICK), tmp_path / "plain.safetensors"
+    save_file(plain(), source)
+    made = neuralmark.embed(source, key, tmp_path / "marked.safetensors")
+    marked: object = load_file(tmp_path / "marked.safetensors")
+    outer, *inner = place.split(".")
+    for part in reversed(inner):
+        marked = {part: marked}
+    torch.save({"state_dict": plain(), outer: marked}, tmp_path / "both.pt")
+    verdict = neuralmark.verify(tmp_path / "both.pt", key, claim=made.claim)
+    assert (verdict.verified, verdict.mapping) == (True, "prefix")
+    assert neuralmark.verify(tmp_path / "both.pt", key).verified
+
+
+def test_one_shard_of_several_is_not_the_model(tmp_path: Path) -> None:
+    folder, key = sharded_model(tmp_path / "m"), Key.new(QUICK)
+    verdict = neuralmark.verify(folder / "model-00001-of-00002.safetensors", key)
+    assert verdict.status == "unreadable"
+    assert "one shard of several" in verdict.reason
+
+
+def test_packed_weights_count_as_what_they_hold() -> None:
+    infos = [TensorInfo("l.qweight", "I32", (16, 128)), TensorInfo("l.weight", "F16", (16, 128))]
+    tensors = catalogue_of(infos)
+    assert weights_of(tensors) == 9 * 16 * 128
+
+
+def test_packed_weights_under_another_name_are_named(tmp_path: Path) -> None:
+    key, source = Key.new(QUICK), tmp_path / "plain.safetensors"
+    save_file(plain(), source)
+    made = neuralmark.embed(source, key, tmp_path / "marked.safetensors")
+    state = {k: v for name in NAMES for k, v in gptq(name, plain()[f"{name}.weight"]).items()}
+    save_file(state, tmp_path / "packed.safetensors")
+    verdict = neuralmark.verify(tmp_path / "packed.safetensors", key, claim=made.claim)
+    assert verdict.status == "unreadable"
+    assert "qweight" in verdict.reason

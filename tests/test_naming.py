@@ -205,3 +205,25 @@ def test_live_modules_have_gaps_and_prefixes_too(llama: tuple[Path, Key, Claim])
 
     verdict = neuralmark.verify(Renamed(), key, claim=claim)
     assert (verdict.verified, verdict.mapping, len(verdict.missing)) == (True, "prefix", 5)
+
+
+@pytest.mark.parametrize("aliased", [True, False])
+def test_many_decoy_prefixes_hide_nothing(
+    llama: tuple[Path, Key, Claim], tmp_path: Path, aliased: bool
+) -> None:
+    """Views of one storage cost a thief nothing; they are one way of looking."""
+    path, key, claim = llama
+    weights = {name: torch.from_numpy(value) for name, value in load_file(path).items()}
+    state = {f"zz.{name}": value for name, value in weights.items()}
+    store = torch.randn(300 * 128)
+    for i in range(9):
+        for name, value in weights.items():
+            fake = store[: value.numel()].reshape(value.shape)
+            state[f"a{i}.{name}"] = fake if aliased else fake.clone() + i
+    file = tmp_path / "m.pt"
+    torch.save(state, file)
+    told = neuralmark.verify(file, key, claim=claim)
+    assert (told.verified, told.mapping) == (True, "prefix")
+    assert told.coverage.share <= 1
+    assert told.trials == (4 if aliased else 20)
+    assert neuralmark.verify(file, key).verified

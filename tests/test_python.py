@@ -127,3 +127,22 @@ def test_the_supported_pythons_are_named() -> None:
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     for version in ("3.11", "3.12", "3.13"):
         assert f'"Programming Language :: Python :: {version}"' in text
+
+
+def test_slips_in_calls_are_clear(marked: Path, key: Key, tmp_path: Path) -> None:
+    for call in (
+        lambda: neuralmark.verify(marked, key, tensors=[]),
+        lambda: neuralmark.verify(marked, key, claim=""),
+        lambda: neuralmark.embed(marked, key, tmp_path / "o.safetensors", strength="2"),  # type: ignore[arg-type]
+        lambda: neuralmark.embed(marked, key, tmp_path / "o.safetensors", budget="2"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises((ParameterError, RecordError)) as caught:
+            call()
+        one_line(caught.value)
+
+
+def test_the_public_view_shows_the_owner_who_wants_it(marked: Path, key: Key) -> None:
+    told = neuralmark.verify(marked, key, owner="Acme Inc").public_dict()
+    assert told["owner"] == "Acme Inc"
+    assert told["date"]
+    assert "smallest_margin" not in told

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import resource
 import subprocess
 import time
@@ -259,3 +260,14 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         )
         assert done.returncode == 3, done
         assert done.stderr.startswith("neuralmark: KeyFileError: "), done
+
+
+@pytest.mark.parametrize("kind", ["fifo", "zero"])
+def test_pipes_and_devices_are_no_keys(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "k.nmkey"
+    if kind == "fifo":
+        os.mkfifo(place)
+    else:
+        place.symlink_to("/dev/zero")
+    with pytest.raises(KeyFileError, match="plain file"):
+        Key.load(place)

@@ -107,7 +107,7 @@ class Checkpoint:
         for table, other in tables:
             for name in other.names():
                 stored = other.span(name)
-                place = f"{table}.{name}"
+                place = f"[{table}].{name}"  # no name of the model begins so
                 tensors.setdefault(place, replace(stored, info=replace(stored.info, name=place)))
         return Checkpoint(self.path, self.format, tensors)
 
