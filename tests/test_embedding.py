@@ -198,7 +198,7 @@ def test_what_cannot_be_written_is_refused_with_advice(tmp_path: Path) -> None:
 def test_few_carriers_are_warned_about(tmp_path: Path) -> None:
     path = model(tmp_path / "m.safetensors", **{"layer.weight": weights(96, 100)})
     result = neuralmark.embed(path, Key.new(SMALL))
-    assert any("carriers a pool" in warning for warning in result.warnings)
+    assert any("carriers per pool" in warning for warning in result.warnings)
 
 
 def test_the_strongest_mark_that_passes_the_check_is_kept(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def _feed(hasher: Any, thing: Any) -> None:
 
 
 class Bookmark:
-    """Where an attack keeps how far it is; launched again, it goes on from there."""
+    """Where an attack keeps its progress; launched again, it goes on from there."""
 
     def __init__(self, path: Path) -> None:
         """Nothing is read yet."""

@@ -87,7 +87,7 @@ def embed(
 
     `tensors` names the tensors to mark; without, `spread` says how many are taken: `wide` (many,
     of all depths), `quick` (the few largest) or `all`. `strength` is the margin of every bit in
-    units of what unmarked logits scatter by; `budget` the change of the marked weights in percent;
+    units of the spread of unmarked logits; `budget` the change of the marked weights in percent;
     by default strength 2, or what a change of 2 % buys, but at least strength 1. `base`
     is the public checkpoint that the model was fine-tuned from: the mark then hides behind the
     fine-tuning, and what somebody with the base would find is measured; `in_span` keeps the mark
@@ -200,7 +200,7 @@ def few_carriers(carriers: Carriers) -> tuple[str, ...]:
     if carriers.per_pool >= MIN_PER_POOL:
         return ()
     return (
-        f"only {carriers.per_pool} carriers a pool (fewer than {MIN_PER_POOL}): the mark is dear"
+        f"only {carriers.per_pool} carriers per pool (fewer than {MIN_PER_POOL}): the mark is costly"
         " and weak; mark more tensors or use a key with fewer rounds",
     )
 

@@ -1,7 +1,7 @@
 """Every error a user can meet, each with the exit code the command line gives it.
 
 NeuralMarkError
-├── UsageError                     exit code 2: the call is off
+├── UsageError                     exit code 2: the call cannot be carried out
 │   ├── ParameterError             a value out of its range
 │   ├── UnknownTensorError         no tensor of that name
 │   ├── UnsuitableTensorError      a tensor that cannot carry a mark as it is stored

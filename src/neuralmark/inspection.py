@@ -206,7 +206,7 @@ def _row(
 def _room(
     tensors: Sequence[Tensor], parameters: Parameters, key: Key | None, unit: float | None
 ) -> tuple[int, float, float | None]:
-    """Carriers, carriers a pool, and the change in percent that the strength would take."""
+    """Carriers, carriers per pool, and the change in percent that the strength would take."""
     total = sum(tensor.info.size for tensor in tensors)
     if not total:
         return 0, 0.0, None

@@ -41,7 +41,7 @@ bfloat16, and verification reads them in about a second.
 """
 
 MIN_PER_POOL = 8
-"""Fewer carriers a pool than this make a mark dear and weak: warned about."""
+"""Fewer carriers per pool than this make a mark costly and weak: warned about."""
 
 SMALLER: tuple[tuple[int | None, int | None], ...] = (
     (256, 512),

@@ -55,7 +55,7 @@ def table(told: Told) -> str:
         ("matched", _bits(told) + _chance(told)),
         ("model", told["model"]),
         ("key", f"{told['fingerprint']} ({told['key_kind']})"),
-        ("so", told["reason"]),
+        ("reason", told["reason"]),
     ]
     optional = (
         ("owner", told["owner"]),

@@ -79,7 +79,7 @@ class Reading:
 
     @property
     def sigma_z(self) -> float:
-        """What the logits of these weights scatter by without a mark."""
+        """The spread of the logits that these weights would have without a mark."""
         per_pool, pools = self.carriers.per_pool, self.carriers.pools
         if per_pool > 1 and self.within > 0:
             return self.within * math.sqrt(pools / per_pool)

@@ -371,7 +371,7 @@ def _digest(value: Any) -> Digest:
         raise ValueError("a digest of an unknown algorithm")
     for table in (digest.tensors, {} if digest.files is None else digest.files):
         if not isinstance(table, dict) or not all(isinstance(x, str) for x in table.values()):
-            raise TypeError("a digest is no table of names")
+            raise TypeError("a digest must map names to digests")
     _text(digest.headers)
     return digest
 

@@ -55,7 +55,7 @@ def test_set_aside(
     assert result.code == 1
     assert "set aside:" in result.out
     assert "the exhibit of Bandit and the disputed model: unrelated" in result.out
-    assert "mind:" in result.out
+    assert "caution:" in result.out
 
 
 def test_json(parties: list[object], marked: Path) -> None:

@@ -132,7 +132,7 @@ def launch(
     the key's mark is refused, unless `demand` is False (experiments on marks that are not proven)
     or the attack forges a key: then the owner's only tells the scheme and its parameters.
 
-    `keep` names a file in which an attack that trains (finetune, overwrite) keeps how far it is
+    `keep` names a file in which an attack that trains (finetune, overwrite) keeps its progress
     after every epoch: launched again with the same arguments it goes on from there and ends with
     the same weights. A damaged file, or one of another attack, is replaced; the last stays.
     """

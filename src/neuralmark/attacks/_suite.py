@@ -63,7 +63,7 @@ def suite(
     A live module is attacked through its weights; with `data` also by the attacks that train it or
     look at its activations (`only` keeps that short). `others` are checkpoints of the same shape,
     for the attacks that merge; `only` names the attacks to run; `jobs` is the number of processes
-    (default: one a core; 1: none but this one). In a script, more than one process needs the
+    (default: one per core; 1: none but this one). In a script, more than one process needs the
     usual guard, `if __name__ == "__main__":`. If none of the attacks can be run, that is an error.
     """
     start = time.perf_counter()

@@ -63,7 +63,7 @@ class ForgeIdentity(Attack):
 
 
 def _listed(weights: Float, signs: npt.NDArray[np.int8]) -> npt.NDArray[np.int64]:
-    """Rising positions, one a bit, whose weights have the wanted signs."""
+    """Rising positions, one for each bit, whose weights have the wanted signs."""
     positions, at = [], 0
     for sign in signs:
         ahead = np.flatnonzero(weights[at : at + 4096] * sign > 0)

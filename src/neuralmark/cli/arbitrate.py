@@ -164,7 +164,7 @@ def _show(ruling: "Ruling") -> None:
         for party in ruling.commitments()
     ]
     rows += [("because", reason) for reason in ruling.reasons]
-    rows += [("mind", caution) for caution in ruling.cautions]
+    rows += [("caution", caution) for caution in ruling.cautions]
     output.panel(title, rows, good=ruling.decided)
 
 

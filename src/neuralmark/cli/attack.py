@@ -119,7 +119,7 @@ def list_(as_json: bool) -> None:
     metavar="NAME",
     help="Run this attack (may be repeated); default: all that need no data.",
 )
-@click.option("--jobs", type=int, help="Number of processes (default: one a core).")
+@click.option("--jobs", type=int, help="Number of processes (default: one per core).")
 @click.option(
     "--report",
     type=options.PATH,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--strength",
     type=float,
-    help="Margin of every bit, in units of what unmarked logits scatter by.",
+    help="Margin of every bit, in units of the spread of unmarked logits.",
 )
 @click.option(
     "--budget", type=float, metavar="PERCENT", help="Change of the marked weights, in percent."

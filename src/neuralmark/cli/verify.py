@@ -69,7 +69,7 @@ def command(
 ) -> None:
     """Look for the key's mark in MODEL and give a verdict with its bound.
 
-    With a claim or tensor names, only there is looked; without, in the tensors that auto would
+    With a claim or tensor names, verify looks only there; without, in the tensors that auto would
     choose and in every tensor large enough, the bound corrected for all of them. Exit code 0:
     verified; 1: not; 3: the weights could not be read.
     """
@@ -125,7 +125,7 @@ def _show(verdict: "Verdict", *, public: bool) -> None:
         ("key", f"{verdict.fingerprint} ({verdict.key_kind})"),
         ("matched", f"{verdict.matched} of {verdict.bits} bits ({output.percent(verdict.rate)})"),
         ("boundary", needed),
-        ("chance by luck", _chance(verdict)),
+        ("chance of error", _chance(verdict)),
         ("trials", f"{verdict.trials}"),
     ]
     rows += [("owner", verdict.owner)] if verdict.owner else []
@@ -162,5 +162,5 @@ def _details(verdict: "Verdict") -> list[tuple[str, str]]:
             )
         )
     rows += [(f"sha256 {name}", digest) for name, digest in (verdict.sha256 or {}).items()]
-    rows.append(("so", verdict.reason))
+    rows.append(("reason", verdict.reason))
     return rows

@@ -76,7 +76,7 @@ def matches(z: Array, signs: Array) -> Array:
 
 
 def scatter_unit(pooled: Array) -> Array:
-    """‖p - mean(p)‖: what the logits of an unmarked tensor scatter by (one σz)."""
+    """‖p - mean(p)‖: the spread of an unmarked tensor's logits (one σz)."""
     centred = pooled - pooled.mean()
     return (centred * centred).sum() ** 0.5
 

@@ -60,4 +60,4 @@ class State:
     rate: float
     loss: float
     margin: float
-    """The smallest margin, in units of what unmarked logits scatter by (σz)."""
+    """The smallest margin, in units of the spread of unmarked logits (σz)."""
