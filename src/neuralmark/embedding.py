@@ -200,8 +200,8 @@ def few_carriers(carriers: Carriers) -> tuple[str, ...]:
     if carriers.per_pool >= MIN_PER_POOL:
         return ()
     return (
-        f"only {carriers.per_pool} carriers per pool (fewer than {MIN_PER_POOL}): the mark is costly"
-        " and weak; mark more tensors or use a key with fewer rounds",
+        f"only {carriers.per_pool} carriers per pool (fewer than {MIN_PER_POOL}): the mark is"
+        " costly and weak; mark more tensors or use a key with fewer rounds",
     )
 
 

@@ -57,7 +57,7 @@ def train(
     notify: Callable[[int, int], None],
     tensors: Sequence[str] = (),
 ) -> Outcome:
-    """Train the model in place; `state` is where a run keeps its progress in case it is interrupted.
+    """Train the model in place; `state` is where a run keeps its progress for the next start.
 
     The row tells how far the `tensors` moved from where they began, as a share of their norm.
     """
