@@ -152,7 +152,7 @@ def _keys(folder: Path) -> list[Seed]:
     raw = neuralmark.Key(TINY, b"", salt=bytes(32), matrix=matrix)
     path, made = folder / "key.nmkey", []
     dice = random.Random(0)
-    with mock.patch("neuralmark.keyfile.secrets.token_bytes", dice.randbytes):
+    with mock.patch("neuralmark.keys.key.secrets.token_bytes", dice.randbytes):
         for name, key, passphrase in (
             ("key plain", native, None),
             ("key encrypted", native, PASSPHRASE),

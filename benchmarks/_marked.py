@@ -15,9 +15,9 @@ from benchmarks._llm import Array, Shape, noise
 from benchmarks._suspects import ALONE, BESIDE, Row, Suspect, averaged, look, read
 from benchmarks._tensors import save
 from neuralmark import Key, Parameters, attacks
-from neuralmark.attacks._subject import read_weights
-from neuralmark.embedding import Embedding
+from neuralmark.attacks.engine.subject import read_weights
 from neuralmark.errors import InfeasibleError
+from neuralmark.marking.embedding import Embedding
 
 Finding = dict[str, Any]
 """One marked model: title, limits of the AUC, facts, rows."""

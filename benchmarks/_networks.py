@@ -24,8 +24,8 @@ import neuralmark
 from neuralmark import Key, Parameters, zoo
 from neuralmark.attacks import Data
 from neuralmark.errors import NeuralMarkWarning
-from neuralmark.lab.training import Course
-from neuralmark.lab.training import train as train_epochs
+from neuralmark.lab.execution.training import Course
+from neuralmark.lab.execution.training import train as train_epochs
 from neuralmark.records import Claim
 
 NAME = "conv4.weight"

@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.attacks._grids import grid_depth
-from neuralmark.attacks._locating import LOCATORS, NOTHING, erase, locate, set_back
-from neuralmark.attacks._tracing import Guess
+from neuralmark.attacks.tools.grids import grid_depth
+from neuralmark.attacks.tools.locating import LOCATORS, NOTHING, erase, locate, set_back
+from neuralmark.attacks.tools.tracing import Guess
 from neuralmark.checkpoints import open_checkpoint
-from neuralmark.checkpoints._dtypes import decode
+from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Mark, Placement
 from neuralmark.core.update import auc
-from neuralmark.keyfile import Key
-from neuralmark.placement import catalogue
-from neuralmark.reading import require_carriers
+from neuralmark.keys.key import Key
+from neuralmark.marking.placement import catalogue
+from neuralmark.marking.reading import require_carriers
 
 Array = npt.NDArray[Any]
 Flat = npt.NDArray[np.float32]

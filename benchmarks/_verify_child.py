@@ -19,7 +19,7 @@ def ours(way: str, folder: Path, key_file: Path) -> tuple[float, int]:
     import neuralmark
     import neuralmark.checkpoints.folder
     import neuralmark.checkpoints.safetensors
-    import neuralmark.verification
+    import neuralmark.marking.verification
 
     load, verify = neuralmark.Key.load, neuralmark.verify
     start = time.perf_counter()

@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 import neuralmark
 from benchmarks._common import Report, parser
-from neuralmark.attacks._subject import read_weights
 from neuralmark.attacks.detect import STATISTICS, Maker, study
-from neuralmark.checkpoints._memory import MemoryCheckpoint
-from neuralmark.drafting import draft, plan
+from neuralmark.attacks.engine.subject import read_weights
+from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
+from neuralmark.marking.drafting import draft, plan
 
 Array = npt.NDArray[np.float32]
 NAME = "layer.weight"

@@ -28,16 +28,16 @@ from benchmarks._common import Report, parser
 from benchmarks._networks import NAME, Network, Setting
 from neuralmark import attacks
 from neuralmark.attacks import Data, Result
-from neuralmark.attacks._locating import erase, locate, two_sided_auc
-from neuralmark.attacks._subject import subject_of
-from neuralmark.attacks._tracing import Guess, positions_under, row_scales
+from neuralmark.attacks.engine.subject import subject_of
 from neuralmark.attacks.expose import Expose
-from neuralmark.checkpoints._memory import MemoryCheckpoint
+from neuralmark.attacks.tools.locating import erase, locate, two_sided_auc
+from neuralmark.attacks.tools.tracing import Guess, positions_under, row_scales
+from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Mark
 from neuralmark.errors import NeuralMarkWarning
-from neuralmark.reading import FileSuspect
-from neuralmark.verification import examine
+from neuralmark.marking.reading import FileSuspect
+from neuralmark.marking.verification import examine
 
 Array = npt.NDArray[Any]
 

@@ -18,10 +18,10 @@ from safetensors.torch import save_file
 
 import neuralmark
 from benchmarks._common import Report, parser, scratch
-from neuralmark.attempts import claimed
 from neuralmark.checkpoints import open_checkpoint
-from neuralmark.reading import FileSuspect
-from neuralmark.verification import find
+from neuralmark.marking.attempts import claimed
+from neuralmark.marking.reading import FileSuspect
+from neuralmark.marking.verification import find
 
 EPSILON = 1e-5
 PATTERNS = {"ResNet-20": "*resnet20*.th", "ResNet-56": "*resnet56*.th"}

@@ -16,14 +16,14 @@ import numpy as np
 from benchmarks._common import Report, parser
 from neuralmark import schemes
 from neuralmark.attacks import Attack, Weights, launch
-from neuralmark.attacks._base import Scene
+from neuralmark.attacks.contract import Scene
 from neuralmark.attacks.forge_fit import ForgeFit
 from neuralmark.attacks.forge_identity import ForgeIdentity
 from neuralmark.attacks.forge_learn import ForgeLearn
 from neuralmark.attacks.forge_order import ForgeOrder
 from neuralmark.attacks.forge_random import ForgeRandom
 from neuralmark.attacks.rewrite import Rewrite
-from neuralmark.keyfile import Key
+from neuralmark.keys.key import Key
 
 BOUNDARY = 227
 

@@ -31,9 +31,9 @@ from benchmarks._common import Report, parser, scratch
 from benchmarks._corpus import Seed
 from benchmarks._mutate import mutate
 from neuralmark.checkpoints import open_checkpoint
-from neuralmark.checkpoints._dtypes import FLOATS, decode
+from neuralmark.checkpoints.readers.dtypes import FLOATS, decode
 from neuralmark.errors import NeuralMarkError
-from neuralmark.placement import catalogue
+from neuralmark.marking.placement import catalogue
 
 SECONDS = 5.0
 MEMORY = 300 << 20

@@ -18,20 +18,20 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks._common import Report, parser, seconds_of
-from neuralmark.lab import work
-from neuralmark.lab.engines import Local
-from neuralmark.lab.experiments._base import finetuning, training
-from neuralmark.lab.preset import Preset, load_preset
-from neuralmark.lab.runner import DONE, carry_out
-from neuralmark.lab.spec import Assault, Spec, Training
-from neuralmark.lab.store import Store
-from neuralmark.lab.work import Bench, perform, performer
+from neuralmark.lab.contract import finetuning, training
+from neuralmark.lab.execution import work
+from neuralmark.lab.execution.engines import Local
+from neuralmark.lab.execution.runner import DONE, carry_out
+from neuralmark.lab.execution.store import Store
+from neuralmark.lab.execution.work import Bench, perform, performer
+from neuralmark.lab.plan.preset import Preset, load_preset
+from neuralmark.lab.plan.spec import Assault, Spec, Training
 
 PARTS = {
     "reading the data": ("work.py", "_data"),
-    "crops and flips": ("_data.py", "augmented"),
+    "crops and flips": ("images.py", "augmented"),
     "evaluation": ("training.py", "accuracy"),
-    "evaluation of the attack": ("_subject.py", "accuracy"),
+    "evaluation of the attack": ("subject.py", "accuracy"),
     "keeping the state": ("bookmark.py", "write"),
 }
 LOADING = [part for part in PARTS if part != "keeping the state"]

@@ -22,10 +22,10 @@ from benchmarks import _tensors
 from benchmarks._common import Report, parser, scratch
 from benchmarks.survival import NAME, Treatment, gaussian, integers, noise, pruned
 from neuralmark import Key, Parameters
-from neuralmark.attacks._base import Scene
+from neuralmark.attacks.contract import Scene
 from neuralmark.attacks.trim import Trim
 from neuralmark.core.update import auc
-from neuralmark.reading import require_carriers
+from neuralmark.marking.reading import require_carriers
 
 Weights = npt.NDArray[np.float32]
 ROUNDS = (1, 2, 3, 4)

@@ -20,11 +20,11 @@ import neuralmark
 from benchmarks import _tensors
 from benchmarks._common import Report, parser, scratch
 from neuralmark.checkpoints import open_checkpoint
-from neuralmark.checkpoints._dtypes import encode
+from neuralmark.checkpoints.readers.dtypes import encode
 from neuralmark.core.readout import scatter_unit
-from neuralmark.placement import catalogue, placement_of, select
-from neuralmark.reading import Attempt, read_marked, require_carriers
-from neuralmark.verification import margins_of
+from neuralmark.marking.placement import catalogue, placement_of, select
+from neuralmark.marking.reading import Attempt, read_marked, require_carriers
+from neuralmark.marking.verification import margins_of
 
 Weights = npt.NDArray[np.float32]
 Treatment = Callable[[Weights, np.random.Generator], Weights]

@@ -22,7 +22,7 @@ from benchmarks._common import Report, parser
 from benchmarks._networks import NAME, Network, Setting
 from neuralmark import attacks
 from neuralmark.attacks import Data
-from neuralmark.attacks._subject import subject_of
+from neuralmark.attacks.engine.subject import subject_of
 from neuralmark.attacks.trim import Trim
 from neuralmark.errors import NeuralMarkWarning
 

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import neuralmark._torchvision  # isort: skip - first: others import torchvision
+import neuralmark.torchvision_loading  # isort: skip - first: others import torchvision
 import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint

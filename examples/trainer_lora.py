@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import neuralmark._torchvision  # isort: skip - first: others import torchvision
+import neuralmark.torchvision_loading  # isort: skip - first: others import torchvision
 import transformers
 from peft import LoraConfig, get_peft_model
 from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode

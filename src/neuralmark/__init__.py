@@ -10,17 +10,17 @@ The names below are the whole public surface; everything else may change between
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from neuralmark._version import __version__
+from neuralmark.version import __version__
 
 if TYPE_CHECKING:
     from neuralmark import attacks, errors, schemes
     from neuralmark.api import verify
     from neuralmark.core.key import Parameters
     from neuralmark.disputes import Claimant, Ruling, arbitrate, rule
-    from neuralmark.embedding import Embedding, embed, rebuild_claim, recover
-    from neuralmark.inspection import Inspection, inspect
-    from neuralmark.keyfile import Key
-    from neuralmark.matrices import import_key
+    from neuralmark.keys.key import Key
+    from neuralmark.marking.embedding import Embedding, embed, rebuild_claim, recover
+    from neuralmark.marking.inspection import Inspection, inspect
+    from neuralmark.marking.matrices import import_key
     from neuralmark.records import Claim, Verdict
     from neuralmark.training.attach import attach
     from neuralmark.training.handle import LiveMark
@@ -55,21 +55,21 @@ __all__ = [
 _HOME = {
     "Claim": "records",
     "Claimant": "disputes",
-    "Embedding": "embedding",
-    "Inspection": "inspection",
-    "Key": "keyfile",
+    "Embedding": "marking.embedding",
+    "Inspection": "marking.inspection",
+    "Key": "keys.key",
     "LiveMark": "training.handle",
     "Parameters": "core.key",
     "Ruling": "disputes",
     "Verdict": "records",
     "arbitrate": "disputes",
     "attach": "training.attach",
-    "embed": "embedding",
-    "import_key": "matrices",
+    "embed": "marking.embedding",
+    "import_key": "marking.matrices",
     "imprint": "training.imprinting",
-    "inspect": "inspection",
-    "rebuild_claim": "embedding",
-    "recover": "embedding",
+    "inspect": "marking.inspection",
+    "rebuild_claim": "marking.embedding",
+    "recover": "marking.embedding",
     "rule": "disputes",
     "verify": "api",
 }

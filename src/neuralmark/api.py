@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neuralmark import presenting, verification
-from neuralmark.keyfile import Key
-from neuralmark.placement import listed
-from neuralmark.reading import Progress
-from neuralmark.records import Claim, Verdict
+from neuralmark.keys.key import Key
+from neuralmark.marking import verification
+from neuralmark.marking.placement import listed
+from neuralmark.marking.reading import Progress
+from neuralmark.records import Claim, Verdict, presenting
 
 if TYPE_CHECKING:
     import torch

@@ -21,11 +21,11 @@ from tests.conftest import (
 )
 from torch import nn
 
-from neuralmark import Claim, Key, attacks, embed, files, imprint, verify
+from neuralmark import Claim, Key, attacks, embed, imprint, verify
 from neuralmark.attacks import Data
-from neuralmark.attacks._launch import launch
 from neuralmark.attacks.detect import Detect
 from neuralmark.attacks.distill import Distill
+from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.finetune import Finetune
 from neuralmark.attacks.forge_random import ForgeRandom
 from neuralmark.attacks.merge import Merge
@@ -43,6 +43,7 @@ from neuralmark.errors import (
     ParameterError,
     UnknownTensorError,
 )
+from neuralmark.storage import files
 
 KEY = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
 

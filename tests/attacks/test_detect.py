@@ -8,7 +8,6 @@ import pytest
 from tests.conftest import gaussian
 
 from neuralmark import Key, Parameters
-from neuralmark.attacks._launch import launch
 from neuralmark.attacks.detect import (
     STATISTICS,
     Detect,
@@ -22,9 +21,10 @@ from neuralmark.attacks.detect import (
     study,
     update,
 )
-from neuralmark.checkpoints._memory import MemoryCheckpoint
-from neuralmark.drafting import draft, plan
+from neuralmark.attacks.engine.launch import launch
+from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
 from neuralmark.errors import AttackError, DataMismatchError, MissingDataError, ParameterError
+from neuralmark.marking.drafting import draft, plan
 
 SMALL = Parameters(bits=160, pools=320, rounds=1)
 Weights = npt.NDArray[np.float32]

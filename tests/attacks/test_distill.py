@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from neuralmark import Key, Parameters, imprint
-from neuralmark.attacks._base import Data
+from neuralmark.attacks.contract import Data
 from neuralmark.errors import DataMismatchError, MissingDataError
 
 torch = pytest.importorskip("torch")
 
-from neuralmark.attacks._launch import launch  # noqa: E402
 from neuralmark.attacks.distill import Distill, divergence, fresh  # noqa: E402
+from neuralmark.attacks.engine.launch import launch  # noqa: E402
 
 SMALL = Parameters(bits=160, pools=320, rounds=1)
 

@@ -21,9 +21,10 @@ from tests.conftest import gaussian, one_line
 
 from neuralmark import Key
 from neuralmark.attacks import Outcome, Scene
-from neuralmark.attacks._grids import off_grid
-from neuralmark.attacks._launch import launch
-from neuralmark.attacks._tracing import (
+from neuralmark.attacks.engine.launch import launch
+from neuralmark.attacks.expose import Expose
+from neuralmark.attacks.tools.grids import off_grid
+from neuralmark.attacks.tools.tracing import (
     Guess,
     best_split,
     levelled,
@@ -32,7 +33,6 @@ from neuralmark.attacks._tracing import (
     refined,
     split,
 )
-from neuralmark.attacks.expose import Expose
 from neuralmark.errors import ParameterError
 
 SHAPE = (256, 256, 3, 3)

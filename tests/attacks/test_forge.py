@@ -7,13 +7,13 @@ import pytest
 from tests.conftest import call, gaussian
 
 from neuralmark import Key, Parameters, schemes
-from neuralmark.attacks._forging import balanced, expected_best
-from neuralmark.attacks._launch import Result, launch
+from neuralmark.attacks.engine.launch import Result, launch
 from neuralmark.attacks.forge_fit import ForgeFit
 from neuralmark.attacks.forge_identity import ForgeIdentity
 from neuralmark.attacks.forge_learn import ForgeLearn
 from neuralmark.attacks.forge_order import ForgeOrder
 from neuralmark.attacks.forge_random import ForgeRandom
+from neuralmark.attacks.tools.forging import balanced, expected_best
 from neuralmark.errors import AttackError, ParameterError
 
 LAYER = {"conv.weight": gaussian(256, 128, 3, 3)}
@@ -27,7 +27,7 @@ def raw_claims(scheme: str) -> Key:
 
 def unmarked(scheme: str) -> tuple[dict[str, np.ndarray], Key]:
     """Weights that carry the owner's mark, so that the forger's knowledge is complete."""
-    from neuralmark.attacks._base import Scene
+    from neuralmark.attacks.contract import Scene
     from neuralmark.attacks.rewrite import Rewrite
 
     key = raw_claims(scheme)
@@ -93,7 +93,7 @@ def test_a_private_filter_does_not_stop_learning_and_a_hashed_one_does(
 ) -> None:
     chosen = schemes.parameters(scheme, rounds=2, filter=how)
     key = Key(chosen, b"", salt=bytes(32), secret=bytes([3]) * 32)
-    from neuralmark.attacks._base import Scene
+    from neuralmark.attacks.contract import Scene
     from neuralmark.attacks.rewrite import Rewrite
 
     scene = Scene(LAYER, ("conv.weight",), np.random.default_rng(0), parameters=key.parameters)

@@ -17,8 +17,8 @@ from tests.attacks._marks import (
 from tests.conftest import gaussian, one_line
 
 from neuralmark import Key
-from neuralmark.attacks._grids import empty_bits, grid_depth, ranks
-from neuralmark.attacks._locating import (
+from neuralmark.attacks.tools.grids import empty_bits, grid_depth, ranks
+from neuralmark.attacks.tools.locating import (
     LOCATORS,
     NOTHING,
     erase,
@@ -27,7 +27,7 @@ from neuralmark.attacks._locating import (
     set_back,
     two_sided_auc,
 )
-from neuralmark.attacks._tracing import Guess
+from neuralmark.attacks.tools.tracing import Guess
 from neuralmark.errors import ParameterError
 
 SHAPE = (256, 256, 3, 3)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from neuralmark import Key, Parameters, imprint
-from neuralmark.attacks._base import Data
+from neuralmark.attacks.contract import Data
 from neuralmark.errors import AttackError, DataMismatchError, MissingDataError
 
 torch = pytest.importorskip("torch")
 
-from neuralmark.attacks._launch import launch  # noqa: E402
+from neuralmark.attacks.engine.launch import launch  # noqa: E402
 from neuralmark.attacks.nullspace import Nullspace, drawn, free_directions, record  # noqa: E402
 
 NAME = "2.weight"

@@ -14,10 +14,10 @@ pytest.importorskip("transformers")
 
 from tests.attacks import _models as models  # noqa: E402
 
-from neuralmark.attacks._base import Scene  # noqa: E402
-from neuralmark.attacks._families import structure_of  # noqa: E402
-from neuralmark.attacks._launch import launch  # noqa: E402
-from neuralmark.attacks._subject import subject_of  # noqa: E402
+from neuralmark.attacks.contract import Scene  # noqa: E402
+from neuralmark.attacks.engine.launch import launch  # noqa: E402
+from neuralmark.attacks.engine.subject import subject_of  # noqa: E402
+from neuralmark.attacks.families import structure_of  # noqa: E402
 from neuralmark.attacks.restructure import HOW, Restructure  # noqa: E402
 
 SMALL = Parameters(bits=160, pools=320, rounds=1)
@@ -319,7 +319,7 @@ def test_nearly_dead_channels_keep_a_variance_that_is_one() -> None:
 
 
 def test_the_judge_compares_outputs_where_there_is_data() -> None:
-    from neuralmark.attacks._base import Data
+    from neuralmark.attacks.contract import Data
 
     model, given = _cifar(), models.images(40)
     labels = torch.zeros(40, dtype=torch.long)

@@ -8,7 +8,7 @@ from tests.attacks._marks import NAME, Weights, bits_of, change, marked, tiled
 from tests.conftest import gaussian, one_line
 
 from neuralmark.attacks import Outcome, Scene
-from neuralmark.attacks._suite import suite
+from neuralmark.attacks.engine.suite import suite
 from neuralmark.attacks.subtract import Subtract
 from neuralmark.errors import DataMismatchError, ParameterError
 

@@ -15,9 +15,10 @@ from safetensors.numpy import load_file, save_file
 from tests.conftest import PYTHON, QUICK, clean_environment, gaussian, gaussian_model
 
 from neuralmark import Key, attacks, embed, imprint
-from neuralmark.attacks import Attack, Card, Outcome, Scene, _arena, _card, _suite, option
-from neuralmark.attacks._launch import Result, launch
-from neuralmark.attacks._save import save_attacked
+from neuralmark.attacks import Attack, Card, Outcome, Scene, option
+from neuralmark.attacks.engine import arena, card, suite
+from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine.save import save_attacked
 from neuralmark.errors import (
     AttackError,
     CheckpointError,
@@ -29,8 +30,8 @@ from neuralmark.errors import (
     UnknownAttackError,
     UnknownFamilyError,
 )
+from neuralmark.marking.verification import verify
 from neuralmark.records import NOT_VERIFIED, VERIFIED, Verdict
-from neuralmark.verification import verify
 
 KEY = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
 
@@ -129,9 +130,9 @@ def result_of(attack: Attack, verdict: Verdict, matched: int | None) -> Result:
     )
 
 
-def row_of(verdict: Verdict, reached: Mapping[float, int | None]) -> _card.Row:
+def row_of(verdict: Verdict, reached: Mapping[float, int | None]) -> card.Row:
     sweep = [(Turn(share), result_of(Turn(share), verdict, n)) for share, n in reached.items()]
-    return _card.make_row(sweep)
+    return card.make_row(sweep)
 
 
 def test_jobs_change_nothing(marked: Path) -> None:
@@ -174,7 +175,7 @@ def test_the_card_says_what_launching_says(marked: Path) -> None:
     sweep = attacks.get("noise").sweep()
     assert [point.strength for point in row.points] == [each.strength for each in sweep]
     for attack, point in zip(sweep, row.points, strict=True):
-        result = launch(attack, marked, KEY, seed=_arena.seed_of(attack, 3))
+        result = launch(attack, marked, KEY, seed=arena.seed_of(attack, 3))
         assert result.after is not None
         assert (point.matched, point.status) == (result.after.matched, result.after.status)
         assert point.held == result.survived
@@ -226,30 +227,30 @@ def test_forging_succeeds_only_if_verified(marked: Path, verdict: Verdict) -> No
     for key, held in outcomes.items():
         attack = Forge(key)
         result = launch(attack, marked, KEY)
-        card = _card.make_card(verdict, [(attack, result)], [], seed=0, seconds=1.0)
-        assert card.removals == ()
-        (row,) = card.forgeries
+        made = card.make_card(verdict, [(attack, result)], [], seed=0, seconds=1.0)
+        assert made.removals == ()
+        (row,) = made.forgeries
         assert row.points[0].held == held, key
         assert (row.flipped is None) == held
-    assert _card.make_point(Forge(None), launch(Forge(None), marked, KEY)).status == "no-key"
+    assert card.make_point(Forge(None), launch(Forge(None), marked, KEY)).status == "no-key"
 
 
 def test_what_is_not_run_is_listed(marked: Path) -> None:
-    arena = _arena.Arena(marked, KEY, None, (), 0).entered()
+    field = arena.Arena(marked, KEY, None, (), 0).entered()
     for error, words in (("family", "no such family"), ("extra", "pip install it")):
-        refusal = arena.fight(Refuses(error=error))
-        assert isinstance(refusal, _card.Skipped)
+        refusal = field.fight(Refuses(error=error))
+        assert isinstance(refusal, card.Skipped)
         assert (refusal.why, refusal.variant) == (words, error)
     with pytest.raises(DataMismatchError):
-        arena.fight(Refuses(error="data"))
+        field.fight(Refuses(error="data"))
 
 
 def test_refusals_are_gathered() -> None:
-    same = [_card.Skipped("a", "why", "x"), _card.Skipped("a", "why", "y")]
-    assert _suite.gathered(same, set()) == [_card.Skipped("a", "why")]
-    assert _suite.gathered([*same, same[0]], {"a"}) == same
-    differ = [_card.Skipped("a", "one", "x"), _card.Skipped("a", "two", "x")]
-    assert _suite.gathered(differ, set()) == differ
+    same = [card.Skipped("a", "why", "x"), card.Skipped("a", "why", "y")]
+    assert suite.gathered(same, set()) == [card.Skipped("a", "why")]
+    assert suite.gathered([*same, same[0]], {"a"}) == same
+    differ = [card.Skipped("a", "one", "x"), card.Skipped("a", "two", "x")]
+    assert suite.gathered(differ, set()) == differ
 
 
 @pytest.mark.parametrize(
@@ -258,13 +259,13 @@ def test_refusals_are_gathered() -> None:
 )
 def test_what_it_needs(needs: set[str], words: str) -> None:
     attack = type("Needy", (Turn,), {"needs": frozenset(needs)})
-    assert words in _suite.obstacle(attack, others=False)
-    assert (_suite.obstacle(attack, others=True) == "") == (needs == {"others"})
-    assert _suite.obstacle(Turn, others=False) == ""
+    assert words in suite.obstacle(attack, others=False)
+    assert (suite.obstacle(attack, others=True) == "") == (needs == {"others"})
+    assert suite.obstacle(Turn, others=False) == ""
 
 
 def test_every_attack_is_run_or_listed() -> None:
-    members, skipped = _suite.enlist(None, others=True)
+    members, skipped = suite.enlist(None, others=True)
     run = {attacks.name_of(attack) for attack in members}
     assert run | {each.attack for each in skipped} == set(attacks.names())
     assert all(not attack.needs & {"data", "model"} for attack in members)
@@ -272,9 +273,9 @@ def test_every_attack_is_run_or_listed() -> None:
 
 def test_seeds_differ_and_stay() -> None:
     sweep = attacks.get("noise").sweep()
-    assert len({_arena.seed_of(attack, 0) for attack in sweep}) == len(sweep)
-    assert _arena.seed_of(sweep[0], 0) != _arena.seed_of(sweep[0], 1)
-    assert _arena.seed_of(sweep[0], 0) == _arena.seed_of(replace(sweep[0]), 0)
+    assert len({arena.seed_of(attack, 0) for attack in sweep}) == len(sweep)
+    assert arena.seed_of(sweep[0], 0) != arena.seed_of(sweep[0], 1)
+    assert arena.seed_of(sweep[0], 0) == arena.seed_of(replace(sweep[0]), 0)
 
 
 def test_progress(marked: Path) -> None:
@@ -377,8 +378,8 @@ def test_save_other_shapes(tmp_path: Path) -> None:
 
 
 def test_the_lazy_names() -> None:
-    assert attacks.suite is _suite.suite
-    assert attacks.Card is _card.Card
+    assert attacks.suite is suite.suite
+    assert attacks.Card is card.Card
     assert issubclass(AttackError, Exception)
     with pytest.raises(AttributeError):
         attacks.nonsense  # noqa: B018

@@ -14,7 +14,7 @@ from torch import nn
 import neuralmark
 from neuralmark import Claim, Key
 from neuralmark.attacks import Data
-from neuralmark.attacks._launch import Result, launch
+from neuralmark.attacks.engine.launch import Result, launch
 from neuralmark.attacks.finetune import Finetune
 from neuralmark.attacks.overwrite import Overwrite
 from neuralmark.attacks.rewrite import Rewrite

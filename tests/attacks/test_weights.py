@@ -16,7 +16,7 @@ from neuralmark.attacks.noise import Noise
 from neuralmark.attacks.prune import Prune
 from neuralmark.attacks.quantize import BITS, GGUF, NF4, NF4_BLOCK, Quantize
 from neuralmark.attacks.shrink import Shrink
-from neuralmark.checkpoints._dtypes import rounded
+from neuralmark.checkpoints.readers.dtypes import rounded
 from neuralmark.errors import (
     DataMismatchError,
     MissingExtraError,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from neuralmark.checkpoints._dtypes import FLOATS, ITEMSIZE, decode, encode, rounded
+from neuralmark.checkpoints.readers.dtypes import FLOATS, ITEMSIZE, decode, encode, rounded
 
 TORCH = {
     "F64": torch.float64,

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuralmark.checkpoints import Checkpoint, npz, open_checkpoint
-from neuralmark.checkpoints._base import CHUNK_BYTES
+from neuralmark.checkpoints.contract import CHUNK_BYTES
 from neuralmark.errors import (
     CheckpointError,
     MalformedError,

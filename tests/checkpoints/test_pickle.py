@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neuralmark.checkpoints import _inert, _pickle
-from neuralmark.checkpoints._inert import Call, Global, Opaque, Persistent, Reader
+from neuralmark.checkpoints.readers import inert, pickled
+from neuralmark.checkpoints.readers.inert import Call, Global, Opaque, Persistent, Reader
 from neuralmark.errors import CheckpointError, MalformedError, UnsafeError
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**59), 2**59) | st.text(max_size=5)
@@ -31,11 +31,11 @@ PLAIN = st.recursive(
 SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
-def load(folder: Path, data: bytes) -> _pickle.Pickle:
+def load(folder: Path, data: bytes) -> pickled.Pickle:
     path = folder / "stream"
     path.write_bytes(data)
     with path.open("rb") as file:
-        return _pickle.load(Reader(file, len(data)))
+        return pickled.load(Reader(file, len(data)))
 
 
 def seconds(action: Callable[[], Any]) -> float:
@@ -218,7 +218,7 @@ def test_colliding_numbers_are_not_hashed(tmp_path: Path) -> None:
 def test_copying_the_same_entries_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_pickle, "MAX_OPCODES", 20_000)
+    monkeypatch.setattr(pickled, "MAX_OPCODES", 20_000)
     pairs = b"(" + b"(K\x01K\x01l" * 1000 + b"lq\x000"
     stream = b"(" + pairs + b"ccollections\nOrderedDict\nh\x00\x85R" * 1000 + b"t."
     with pytest.raises(UnsafeError, match="again and again"):
@@ -232,13 +232,13 @@ def test_a_deep_nest_is_read_and_released(tmp_path: Path) -> None:
 
 
 def test_too_many_opcodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pickle, "MAX_OPCODES", 1000)
+    monkeypatch.setattr(pickled, "MAX_OPCODES", 1000)
     with pytest.raises(UnsafeError, match="opcodes"):
         load(tmp_path, b"N0" * 1000 + b"N.")
 
 
 def test_too_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_inert, "MAX_BYTES", 1000)
+    monkeypatch.setattr(inert, "MAX_BYTES", 1000)
     with pytest.raises(UnsafeError, match="longer than"):
         load(tmp_path, b"N0" * 1000 + b"N.")
     with pytest.raises(UnsafeError, match="longer than"):

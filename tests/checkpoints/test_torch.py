@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from neuralmark.checkpoints import Checkpoint, _torch, open_checkpoint
-from neuralmark.checkpoints._dtypes import ITEMSIZE
+from neuralmark.checkpoints import Checkpoint, open_checkpoint
+from neuralmark.checkpoints.readers import torch_tables
+from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.errors import (
     CheckpointError,
     MalformedError,
@@ -22,7 +23,7 @@ from neuralmark.errors import (
 )
 
 Save = Callable[..., Path]
-DTYPES = [name for name in _torch.DTYPES if hasattr(torch, name)]
+DTYPES = [name for name in torch_tables.DTYPES if hasattr(torch, name)]
 
 
 @pytest.fixture(params=["torch_zip", "torch_legacy"])
@@ -66,12 +67,12 @@ def small_net() -> nn.Module:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype(save: Save, dtype: str) -> None:
-    size = ITEMSIZE[_torch.DTYPES[dtype]]
+    size = ITEMSIZE[torch_tables.DTYPES[dtype]]
     content = torch.arange(6 * size, dtype=torch.uint8) % 2
     tensor = content.view(getattr(torch, dtype)).reshape(2, 3)
     checkpoint = open_checkpoint(save({"w": tensor}))
     assert checkpoint.format == save.form  # type: ignore[attr-defined]
-    assert checkpoint.info("w").dtype == _torch.DTYPES[dtype]
+    assert checkpoint.info("w").dtype == torch_tables.DTYPES[dtype]
     assert checkpoint.info("w").shape == (2, 3)
     assert checkpoint.info("w").obstacle is None
     assert raw(checkpoint, "w") == bytes(content.tolist())
@@ -121,7 +122,7 @@ def test_subclasses(save: Save) -> None:
     assert_same(save({"a": tensor}), {"a": tensor.as_subclass(torch.Tensor)})
 
 
-@pytest.mark.parametrize("key", _torch.USUAL_KEYS)
+@pytest.mark.parametrize("key", torch_tables.USUAL_KEYS)
 def test_usual_containers(save: Save, key: str) -> None:
     state = small_net().state_dict()
     training = {"epoch": 3, "optimizer": {"state": {0: {"m": torch.ones(2)}}}, key: state}
@@ -205,7 +206,7 @@ def test_strided_tensors_are_read(save: Save, tensor: torch.Tensor) -> None:
 )
 def test_elements_that_share_bytes(save: Save, tensor: torch.Tensor) -> None:
     checkpoint = open_checkpoint(save({"a": tensor, "b": torch.ones(2)}))
-    assert checkpoint.info("a").obstacle == _torch.OVERLAPPING
+    assert checkpoint.info("a").obstacle == torch_tables.OVERLAPPING
     assert checkpoint.info("a").shape == tuple(tensor.shape)
     with pytest.raises(UnsuitableTensorError, match="contiguous"):
         checkpoint.read("a")
@@ -320,7 +321,7 @@ def test_cycles_end(save: Save) -> None:
 
 
 def test_shared_dictionaries_do_not_explode(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_torch, "MAX_STEPS", 100_000)
+    monkeypatch.setattr(torch_tables, "MAX_STEPS", 100_000)
     value: dict[str, Any] = {"a": torch.ones(2)}
     for _ in range(30):
         value = {"l": value, "r": value}

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from neuralmark.checkpoints import Checkpoint, _zip, open_checkpoint, torch_zip
+from neuralmark.checkpoints import Checkpoint, open_checkpoint, torch_zip
+from neuralmark.checkpoints.readers import zipped
 from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError, UnsafeError
 
 STATE = {"a": torch.arange(6.0), "b": torch.ones(3, dtype=torch.float16)}
@@ -90,7 +91,7 @@ def test_checksums_are_renewed_everywhere(tmp_path: Path, data: bytes) -> None:
 def test_a_descriptor_without_signature(tmp_path: Path) -> None:
     data = bytearray(saved({"a": torch.arange(6.0)}))
     crc = struct.pack("<L", zlib.crc32(STATE["a"].numpy().tobytes()))
-    at = data.index(_zip._DESCRIPTOR + crc)
+    at = data.index(zipped._DESCRIPTOR + crc)
     data[at : at + 16] = data[at + 4 : at + 16] + b"\0\0\0\0"
     path, out = put(tmp_path, bytes(data)), tmp_path / "out.pt"
     edit(path, out)
@@ -127,7 +128,7 @@ def test_directory_agrees_with_zipfile(tmp_path: Path) -> None:
         path = put(tmp_path, data)
         with zipfile.ZipFile(path) as archive:
             expected = [(i.filename, i.CRC, i.file_size, i.header_offset) for i in archive.filelist]
-        found = _zip.directory(path).values()
+        found = zipped.directory(path).values()
         assert [(r.name, r.crc, r.size, r.header) for r in found] == expected
 
 
@@ -299,7 +300,7 @@ def test_forged_directories(
 
 
 def test_too_many_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_zip, "MAX_RECORDS", 3)
+    monkeypatch.setattr(zipped, "MAX_RECORDS", 3)
     with pytest.raises(UnsafeError, match="records"):
         open_checkpoint(put(tmp_path, saved()))
 

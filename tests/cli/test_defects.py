@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from tests.conftest import call, gaussian, gaussian_model, plain_key
 
 from neuralmark.checkpoints import open_checkpoint
-from neuralmark.placement import natural
+from neuralmark.marking.placement import natural
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), KeyError("x"), RecursionError("deep")])
@@ -19,7 +19,7 @@ def test_unforeseen_errors_exit_with_70_and_say_where_to_report(
     tmp_path: Path, error: Exception
 ) -> None:
     model, key = gaussian_model(tmp_path / "m.safetensors"), plain_key(tmp_path / "k.nmkey")
-    with mock.patch("neuralmark.verification.open_checkpoint", side_effect=error):
+    with mock.patch("neuralmark.marking.verification.open_checkpoint", side_effect=error):
         line = call("verify", model, "--key", key).failed(70, "DefectError")
         told = call("verify", model, "--key", key, "--json")
         shown = call("verify", model, "--key", key, env={"NEURALMARK_TRACEBACK": "1"})

@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import VARIABLE, call, gaussian_model, on_terminal, run
 
 from neuralmark import Key
-from neuralmark.sealing import is_encrypted
+from neuralmark.keys.sealing import is_encrypted
 
 WORD = {VARIABLE: "correct horse"}
 VANILLA = ("--scheme", "vanillamark")

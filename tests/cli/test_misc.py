@@ -161,7 +161,7 @@ def test_stopped(large: Path, number: signal.Signals, target: str) -> None:
 
 STOPPED_READING = """
 import os, signal, sys
-from neuralmark.checkpoints._base import Checkpoint
+from neuralmark.checkpoints.contract import Checkpoint
 def pieces(stored):
     os.kill(os.getpid(), signal.SIGINT)
     yield

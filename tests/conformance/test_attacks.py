@@ -16,8 +16,8 @@ from tests.conftest import QUICK, gaussian, one_line
 import neuralmark
 from neuralmark import Key, attacks
 from neuralmark.attacks import Attack
-from neuralmark.attacks._base import KEY, TEST, WEIGHTS
-from neuralmark.attacks._launch import Result, launch
+from neuralmark.attacks.contract import KEY, TEST, WEIGHTS
+from neuralmark.attacks.engine.launch import Result, launch
 from neuralmark.errors import AttackError, MissingDataError, UnknownAttackError
 
 NAMES = attacks.names()

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.checkpoints import Checkpoint, format_names, open_checkpoint
-from neuralmark.checkpoints._dtypes import decode
+from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.errors import NeuralMarkError
 
 Arrays = dict[str, npt.NDArray[np.float32]]
@@ -143,7 +143,7 @@ def test_a_third_party_format_is_found_through_its_entry_point(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-format\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[neuralmark.checkpoints]\nacme = acme_format\n")
     (site / "acme_format.py").write_text(
-        "from neuralmark.checkpoints._base import Checkpoint, StoredTensor, TensorInfo\n"
+        "from neuralmark.checkpoints.contract import Checkpoint, StoredTensor, TensorInfo\n"
         "def matches(path, head): return head.startswith(b'ACME')\n"
         "def open(path):\n"
         "    size = (path.stat().st_size - 4) // 4\n"

@@ -21,7 +21,7 @@ from tests.conftest import call, gaussian_model, plain_key, sharded_model
 
 from benchmarks import _corpus
 from neuralmark.checkpoints import open_checkpoint
-from neuralmark.checkpoints._torch import SKIPPED_KEYS, USUAL_KEYS
+from neuralmark.checkpoints.readers.torch_tables import SKIPPED_KEYS, USUAL_KEYS
 from neuralmark.errors import AmbiguousFolderError, MalformedError, NeuralMarkError
 
 MUTATIONS = 150

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuralmark.checkpoints._dtypes import rounded
+from neuralmark.checkpoints.readers.dtypes import rounded
 from neuralmark.core.grid import Grid
 from neuralmark.core.grid_finding import find_grid
 from neuralmark.core.key import Float

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 from scipy.optimize import minimize
 
-from neuralmark.checkpoints._dtypes import FLOATS, MANTISSA, rounded
+from neuralmark.checkpoints.readers.dtypes import FLOATS, MANTISSA, rounded
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.grid_finding import find_grid

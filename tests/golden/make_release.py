@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 import neuralmark
 from neuralmark import Key, Parameters
-from neuralmark.keyfile import content_bytes
+from neuralmark.keys.key import content_bytes
 
 PASSPHRASE = "golden passphrase"
 

@@ -9,13 +9,13 @@ import pytest
 
 from neuralmark import zoo
 from neuralmark.attacks import Data
-from neuralmark.attacks._base import Scene
-from neuralmark.attacks._training import Course, fit
+from neuralmark.attacks.contract import Scene
+from neuralmark.attacks.engine.training import Course, fit
 from neuralmark.lab import experiments
-from neuralmark.lab.experiments._base import Results
-from neuralmark.lab.keys import key_for
-from neuralmark.lab.preset import Preset, load_preset
-from neuralmark.lab.spec import Assault, Marking, Spec, Training, identity
+from neuralmark.lab.contract import Results
+from neuralmark.lab.plan.keys import key_for
+from neuralmark.lab.plan.preset import Preset, load_preset
+from neuralmark.lab.plan.spec import Assault, Marking, Spec, Training, identity
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]

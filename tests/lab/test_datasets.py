@@ -8,11 +8,12 @@ from tests.conftest import call
 from tests.text.toys import ROWS
 from tests.zoo import layouts
 
-from neuralmark.lab import datasets, experiments
-from neuralmark.lab.datasets import look, needed
-from neuralmark.lab.preset import load_preset
+from neuralmark.lab import experiments
+from neuralmark.lab.execution import datasets
+from neuralmark.lab.execution.datasets import look, needed
+from neuralmark.lab.plan.preset import load_preset
 from neuralmark.text import e2e
-from neuralmark.zoo._fetch import Archive
+from neuralmark.zoo.fetching import Archive
 
 
 def test_what_experiments_need() -> None:

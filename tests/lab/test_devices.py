@@ -5,7 +5,7 @@ import torch
 
 from neuralmark import zoo
 from neuralmark.errors import ParameterError
-from neuralmark.lab.devices import device_for, name_of
+from neuralmark.lab.execution.devices import device_for, name_of
 
 
 def test_without_a_gpu_auto_is_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,14 @@ from tests.conftest import call, on_terminal
 
 from neuralmark.errors import ParameterError
 from neuralmark.lab import experiments
-from neuralmark.lab.experiments._base import Cell, Results, Table
+from neuralmark.lab.contract import Cell, Results, Table
+from neuralmark.lab.execution.store import Row, Store
 from neuralmark.lab.experiments._grid import AttackGrid, filled
-from neuralmark.lab.preset import load_preset, preset_names
-from neuralmark.lab.spec import Spec, from_dict, identity, in_order, to_dict
-from neuralmark.lab.store import Row, Store
+from neuralmark.lab.plan.preset import load_preset, preset_names
+from neuralmark.lab.plan.spec import Spec, from_dict, identity, in_order, to_dict
 from neuralmark.reports.lab import Part, html_table, made, markdown
-from neuralmark.reports.latex import latex
-from neuralmark.reports.plots import drawn
+from neuralmark.reports.render.latex import latex
+from neuralmark.reports.render.plots import drawn
 
 NAMES = experiments.names()
 
@@ -180,7 +180,7 @@ def test_densities_have_an_area_of_one() -> None:
 
 
 def test_figures_are_the_same_every_time() -> None:
-    from neuralmark.lab.experiments._base import Figure, Line
+    from neuralmark.lab.contract import Figure, Line
 
     figure = Figure("t", "x", "y", (Line("a", ((0, 1), (1, 2))), Line("b", ((0, 2), (1, 1)))))
     one, two = drawn(figure), drawn(figure)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from neuralmark.errors import ParameterError
-from neuralmark.lab.preset import load_preset, parse, preset_names
+from neuralmark.lab.plan.preset import load_preset, parse, preset_names
 
 
 def raw(name: str) -> dict[str, Any]:

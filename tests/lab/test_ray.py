@@ -12,18 +12,18 @@ import pytest
 from tests.conftest import PYTHON
 from tests.lab.test_runner import begun, count, first_dies, probes, refuse
 
-from neuralmark.lab.engines import Ray
-from neuralmark.lab.runner import DONE, FAILED, carry_out
-from neuralmark.lab.spec import identity
-from neuralmark.lab.store import Store
+from neuralmark.lab.execution.engines import Ray
+from neuralmark.lab.execution.runner import DONE, FAILED, carry_out
+from neuralmark.lab.execution.store import Store
+from neuralmark.lab.plan.spec import identity
 
 JOIN = """
 import sys
 from functools import partial
 from tests.lab.test_runner import count, probes
-from neuralmark.lab.engines import Ray
-from neuralmark.lab.runner import DONE, carry_out
-from neuralmark.lab.store import Store
+from neuralmark.lab.execution.engines import Ray
+from neuralmark.lab.execution.runner import DONE, carry_out
+from neuralmark.lab.execution.store import Store
 store = Store.open(sys.argv[1])
 print(carry_out(probes(3), store, Ray(partial(count, store.root), 2)).count(DONE), "done")
 """

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from neuralmark.lab.spec import Assault, Marking, Spec, Training, settings
-from neuralmark.lab.store import Store
-from neuralmark.lab.work import Bench, perform
+from neuralmark.lab.execution.store import Store
+from neuralmark.lab.execution.work import Bench, perform
+from neuralmark.lab.plan.spec import Assault, Marking, Spec, Training, settings
 
 VICTIM = Training(
     "digits",

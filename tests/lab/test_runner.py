@@ -11,10 +11,10 @@ import pytest
 from tests.conftest import PYTHON
 
 from neuralmark.errors import ParameterError, ResultsError
-from neuralmark.lab.engines import Engine, Here, Local, Notify
-from neuralmark.lab.runner import DONE, FAILED, SKIPPED, Board, carry_out
-from neuralmark.lab.spec import Assault, Probe, Spec, Training, identity, settings
-from neuralmark.lab.store import Store
+from neuralmark.lab.execution.engines import Engine, Here, Local, Notify
+from neuralmark.lab.execution.runner import DONE, FAILED, SKIPPED, Board, carry_out
+from neuralmark.lab.execution.store import Store
+from neuralmark.lab.plan.spec import Assault, Probe, Spec, Training, identity, settings
 
 
 def count(folder: Path, spec: Spec, notify: Notify) -> None:
@@ -142,10 +142,10 @@ ORPHANS = """
 import sys
 from functools import partial
 from pathlib import Path
-from neuralmark.lab.engines import Local
-from neuralmark.lab.runner import carry_out
-from neuralmark.lab.spec import Probe
-from neuralmark.lab.store import Store
+from neuralmark.lab.execution.engines import Local
+from neuralmark.lab.execution.runner import carry_out
+from neuralmark.lab.plan.spec import Probe
+from neuralmark.lab.execution.store import Store
 from tests.lab.test_runner import sleep
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

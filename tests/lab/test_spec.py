@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from neuralmark.errors import ParameterError
-from neuralmark.lab.spec import (
+from neuralmark.lab.plan.spec import (
     Assault,
     Marking,
     Probe,

@@ -12,16 +12,16 @@ import pytest
 from tests.text.toys import KINDS, PLACES
 
 import neuralmark
-import neuralmark._torchvision  # before peft, which imports torchvision
+import neuralmark.torchvision_loading  # before peft, which imports torchvision
 from neuralmark.errors import MissingDataSetError
 from neuralmark.lab import experiments
-from neuralmark.lab.experiments._base import Cell, Results
-from neuralmark.lab.keys import fitting, key_for
-from neuralmark.lab.preset import TextScale, load_preset
-from neuralmark.lab.spec import Marking, Tuning, in_order
-from neuralmark.lab.store import Store
-from neuralmark.lab.texts import MODEL, _options, spread
-from neuralmark.lab.work import Bench, perform
+from neuralmark.lab.contract import Cell, Results
+from neuralmark.lab.execution.store import Store
+from neuralmark.lab.execution.texts import MODEL, _options, spread
+from neuralmark.lab.execution.work import Bench, perform
+from neuralmark.lab.plan.keys import fitting, key_for
+from neuralmark.lab.plan.preset import TextScale, load_preset
+from neuralmark.lab.plan.spec import Marking, Tuning, in_order
 from neuralmark.records import Claim
 from neuralmark.text import gpt2
 from neuralmark.text.e2e import FILES

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from neuralmark.errors import TooFewCarriersError
-from neuralmark.keyfile import Key
-from neuralmark.lab.keys import DRAWS, _drawn, fitting, key_for
-from neuralmark.lab.spec import Marking, Training
-from neuralmark.lab.work import BINS, _distribution
+from neuralmark.keys.key import Key
+from neuralmark.lab.execution.work import BINS, _distribution
+from neuralmark.lab.plan.keys import DRAWS, _drawn, fitting, key_for
+from neuralmark.lab.plan.spec import Marking, Training
 
 SPEC = Training("digits", "digits", 1, 0.1, 8, mark=Marking(bits=256, pools=600, rounds=4))
 

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import QUICK, gaussian_model
 
 from neuralmark import Key, embed, verify
-from neuralmark.attacks._card import Card, Point, Row, Skipped
+from neuralmark.attacks.engine.card import Card, Point, Row, Skipped
 from neuralmark.reports.card import card_page
 from neuralmark.reports.sweeps import picture_of
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from neuralmark.lab import experiments
-from neuralmark.lab.experiments._base import Cell, Figure, Line, Results, Table
-from neuralmark.lab.preset import load_preset
-from neuralmark.lab.spec import identity
+from neuralmark.lab.contract import Cell, Figure, Line, Results, Table
+from neuralmark.lab.plan.preset import load_preset
+from neuralmark.lab.plan.spec import identity
 from neuralmark.reports.lab import Part, command, duration, html, html_table, made, markdown, part
-from neuralmark.reports.latex import latex, tex
-from neuralmark.reports.plots import drawn
+from neuralmark.reports.render.latex import latex, tex
+from neuralmark.reports.render.plots import drawn
 
 SMOKE = load_preset("smoke")
 

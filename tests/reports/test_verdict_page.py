@@ -13,9 +13,9 @@ import neuralmark
 from neuralmark.core import bound
 from neuralmark.core.key import Parameters
 from neuralmark.errors import RecordError
-from neuralmark.judging import RAW_REASON
+from neuralmark.marking.judging import RAW_REASON
 from neuralmark.records import PUBLIC, Coverage, Digest, Gap, Histogram, TensorRead, Verdict
-from neuralmark.reports import page, svg
+from neuralmark.reports.render import page, svg
 from neuralmark.reports.verdict import verdict_page
 
 VOID = {"meta", "br", "wbr"}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.serving import server
 
-import neuralmark._torchvision  # noqa: F401
+import neuralmark.torchvision_loading  # noqa: F401
 
 __all__ = ["server"]
 

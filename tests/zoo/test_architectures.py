@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 
 import neuralmark
 from neuralmark import Key, Parameters, zoo
-from neuralmark._torchvision import load
 from neuralmark.errors import CheckpointError, ParameterError
+from neuralmark.torchvision_loading import load
 from neuralmark.zoo import models
 
 PAPER = [

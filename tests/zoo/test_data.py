@@ -13,7 +13,6 @@ from tests.conftest import one_line
 from tests.zoo import layouts
 
 from neuralmark import zoo
-from neuralmark._torchvision import load
 from neuralmark.errors import (
     DamagedDataSetError,
     InputError,
@@ -22,6 +21,7 @@ from neuralmark.errors import (
     ParameterError,
     UnsafeError,
 )
+from neuralmark.torchvision_loading import load
 from neuralmark.zoo.sets._batches import read_batch
 from neuralmark.zoo.sets._images import reader
 

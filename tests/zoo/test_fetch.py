@@ -12,8 +12,8 @@ from tests.zoo import layouts
 
 from neuralmark import zoo
 from neuralmark.errors import DamagedDataSetError, MissingDataSetError, OutputError, UnsafeError
-from neuralmark.zoo import _fetch
-from neuralmark.zoo._fetch import Archive
+from neuralmark.zoo import fetching
+from neuralmark.zoo.fetching import Archive
 
 
 def md5(path: Path) -> str:
@@ -57,13 +57,13 @@ def test_a_wrong_sum_leaves_nothing(server: tuple[str, Path], tmp_path: Path) ->
     with zipfile.ZipFile(served / "a.zip", "w") as book:
         book.writestr("file", "abc")
     with pytest.raises(DamagedDataSetError, match="is not what was published"):
-        _fetch.fetch(Archive(f"{address}/a.zip", "0" * 32), tmp_path / "data")
+        fetching.fetch(Archive(f"{address}/a.zip", "0" * 32), tmp_path / "data")
     assert list((tmp_path / "data").iterdir()) == []
 
 
 def test_an_address_that_is_gone(server: tuple[str, Path], tmp_path: Path) -> None:
     with pytest.raises(MissingDataSetError, match=r"cannot fetch .*gone\.zip"):
-        _fetch.fetch(Archive(f"{server[0]}/gone.zip", ""), tmp_path / "data")
+        fetching.fetch(Archive(f"{server[0]}/gone.zip", ""), tmp_path / "data")
 
 
 def test_a_server_that_nobody_vouches_for(
@@ -71,7 +71,7 @@ def test_a_server_that_nobody_vouches_for(
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
     with pytest.raises(MissingDataSetError, match="CERTIFICATE_VERIFY_FAILED"):
-        _fetch.fetch(Archive(f"{server[0]}/a.zip", ""), tmp_path / "data")
+        fetching.fetch(Archive(f"{server[0]}/a.zip", ""), tmp_path / "data")
 
 
 def test_download_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,13 +92,13 @@ def test_download_is_not_asked_for_what_is_there(tmp_path: Path) -> None:
 
 def test_only_https_is_fetched(tmp_path: Path) -> None:
     with pytest.raises(UnsafeError, match="only https"):
-        _fetch.fetch(Archive("http://example.org/a.zip", ""), tmp_path)
+        fetching.fetch(Archive("http://example.org/a.zip", ""), tmp_path)
 
 
 def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot unpack"):
-        _fetch.fetch(Archive("https://example.org/a.zip", ""), tmp_path / "file" / "data")
+        fetching.fetch(Archive("https://example.org/a.zip", ""), tmp_path / "file" / "data")
 
 
 def test_archives_are_unpacked(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_archives_are_unpacked(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as book:
         book.writestr("inner/file", "abc")
     for name in ("a.tar.gz", "a.zip"):
-        _fetch.unpack(tmp_path / name, tmp_path / name.replace(".", "-"))
+        fetching.unpack(tmp_path / name, tmp_path / name.replace(".", "-"))
         assert (tmp_path / name.replace(".", "-") / "inner" / "file").read_bytes() == b"abc"
 
 
@@ -118,12 +118,12 @@ def test_archives_do_not_leave_their_folder(tmp_path: Path, name: str) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as book:
         book.writestr(name, "abc")
     with pytest.raises(UnsafeError, match=r"a\.zip: its member"):
-        _fetch.unpack(tmp_path / "a.zip", tmp_path / "folder")
+        fetching.unpack(tmp_path / "a.zip", tmp_path / "folder")
     if name.startswith("../"):
         with tarfile.open(tmp_path / "a.tar", "w") as rolls:
             rolls.addfile(tarfile.TarInfo(name))
         with pytest.raises(UnsafeError, match=r"a\.tar: "):
-            _fetch.unpack(tmp_path / "a.tar", tmp_path / "folder")
+            fetching.unpack(tmp_path / "a.tar", tmp_path / "folder")
     assert not (tmp_path / "out").exists()
 
 
@@ -132,9 +132,9 @@ def test_archives_that_are_damaged_or_too_large(
 ) -> None:
     (tmp_path / "a.tar.gz").write_bytes(b"\x1f\x8b\x08 not really")
     with pytest.raises(DamagedDataSetError, match="a damaged archive"):
-        _fetch.unpack(tmp_path / "a.tar.gz", tmp_path / "folder")
+        fetching.unpack(tmp_path / "a.tar.gz", tmp_path / "folder")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as book:
         book.writestr("file", bytes(1000))
-    monkeypatch.setattr(_fetch, "_MOST", 999)
+    monkeypatch.setattr(fetching, "_MOST", 999)
     with pytest.raises(UnsafeError, match="unpacks to 1,000 bytes"):
-        _fetch.unpack(tmp_path / "a.zip", tmp_path / "folder")
+        fetching.unpack(tmp_path / "a.zip", tmp_path / "folder")

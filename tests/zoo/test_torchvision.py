@@ -6,10 +6,10 @@ import sys
 import pytest
 from tests.conftest import clean_environment
 
-import neuralmark._torchvision as ours
+import neuralmark.torchvision_loading as ours
 from neuralmark.errors import MissingExtraError
 
-FIRST = "import neuralmark._torchvision as ours; "
+FIRST = "import neuralmark.torchvision_loading as ours; "
 
 
 def run(code: str) -> str:

@@ -1,7 +1,7 @@
 """Everything that an attacker can do to a marked model. One file an attack.
 
 The file's name is the attack's name (an underscore in it reads as a hyphen); it holds one
-dataclass that derives from `Attack` (see `_base`). Third parties register such a class under the
+dataclass that derives from `Attack` (see `contract`). Third parties register such a class under the
 entry point group `neuralmark.attacks`.
 
     from neuralmark import attacks
@@ -9,18 +9,18 @@ entry point group `neuralmark.attacks`.
 """
 
 import difflib
-import pkgutil
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from neuralmark.attacks._base import Attack, Data, Outcome, Scene, Weights, option
+from neuralmark.attacks.contract import Attack, Data, Outcome, Scene, Weights, option
 from neuralmark.errors import ParameterError, UnknownAttackError
+from neuralmark.registry import files_of
 
 if TYPE_CHECKING:
-    from neuralmark.attacks._card import Card
-    from neuralmark.attacks._launch import Result, launch
-    from neuralmark.attacks._suite import suite
+    from neuralmark.attacks.engine.card import Card
+    from neuralmark.attacks.engine.launch import Result, launch
+    from neuralmark.attacks.engine.suite import suite
 
 __all__ = [
     "Attack",
@@ -37,7 +37,12 @@ __all__ = [
     "suite",
 ]
 
-_LAZY = {"Card": "_card", "Result": "_launch", "launch": "_launch", "suite": "_suite"}
+_LAZY = {
+    "Card": "engine.card",
+    "Result": "engine.launch",
+    "launch": "engine.launch",
+    "suite": "engine.suite",
+}
 """Public names whose modules import the whole of verification: loaded on first use."""
 
 
@@ -78,8 +83,7 @@ def name_of(attack: Attack | type[Attack]) -> str:
 
 
 def _built_in() -> set[str]:
-    modules = pkgutil.iter_modules(__path__)
-    return {m.name.replace("_", "-") for m in modules if not m.name.startswith("_")}
+    return {name.replace("_", "-") for name in files_of(__path__)}
 
 
 @cache

@@ -11,8 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from neuralmark.attacks._base import TEST, Array, Attack, Outcome, Scene, Weights, option
-from neuralmark.attacks._statistics import (
+from neuralmark.attacks.contract import TEST, Array, Attack, Outcome, Scene, Weights, option
+from neuralmark.attacks.engine.subject import require_finite
+from neuralmark.attacks.tools.statistics import (
     STATISTICS,
     Statistic,
     auc,
@@ -25,9 +26,8 @@ from neuralmark.attacks._statistics import (
     spectrum,
     update,
 )
-from neuralmark.attacks._subject import require_finite
 from neuralmark.errors import AttackError, DataMismatchError, MissingDataError, ParameterError
-from neuralmark.placement import canonical_name
+from neuralmark.marking.placement import canonical_name
 
 __all__ = [
     "STATISTICS",

@@ -8,8 +8,8 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from neuralmark.attacks._base import Attack, Data, Outcome, Scene, option
-from neuralmark.attacks._subject import FAILURES, misfit
+from neuralmark.attacks.contract import Attack, Data, Outcome, Scene, option
+from neuralmark.attacks.engine.subject import FAILURES, misfit
 
 if TYPE_CHECKING:
     import torch

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from neuralmark.attacks._base import Array, Attack, Outcome, Scene, option
-from neuralmark.attacks._grids import off_grid, phases, ranks
-from neuralmark.attacks._locating import Positions, erase
-from neuralmark.attacks._tracing import (
+from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
+from neuralmark.attacks.tools.grids import off_grid, phases, ranks
+from neuralmark.attacks.tools.locating import Positions, erase
+from neuralmark.attacks.tools.tracing import (
     LENGTHS,
     ROUNDS,
     STANDS_OUT,
@@ -32,7 +32,7 @@ from neuralmark.attacks._tracing import (
     without_period,
 )
 from neuralmark.core.key import Parameters
-from neuralmark.placement import canonical_name
+from neuralmark.marking.placement import canonical_name
 
 ALL, RESIDUES, PERIOD, GRID = "all", "residues", "period", "grid"
 TRACES = (GRID, RESIDUES, PERIOD)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from neuralmark.attacks._base import Attack, Outcome, Scene, option
-from neuralmark.attacks._training import (
+from neuralmark.attacks.contract import Attack, Outcome, Scene, option
+from neuralmark.attacks.engine.training import (
     CLASSIFIERS,
     SCOPES,
     Course,
@@ -13,7 +13,7 @@ from neuralmark.attacks._training import (
     ready,
     with_lora,
 )
-from neuralmark.placement import canonical_name
+from neuralmark.marking.placement import canonical_name
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.attacks._base import KEY, Attack, Outcome, Scene, option
-from neuralmark.attacks._forging import (
+from neuralmark.attacks.contract import KEY, Attack, Outcome, Scene, option
+from neuralmark.attacks.tools.forging import (
     AGAINST,
     Ground,
     balanced,
@@ -27,7 +27,7 @@ from neuralmark.core.bound import boundary
 from neuralmark.core.carriers import Carriers, Tiled
 from neuralmark.core.key import POOLINGS, TILED, Float, Parameters, watermark
 from neuralmark.errors import AttackError
-from neuralmark.keyfile import Key
+from neuralmark.keys.key import Key
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark import schemes
-from neuralmark.attacks._base import KEY, Attack, Outcome, Scene, option
-from neuralmark.attacks._forging import ground_at, ground_of
+from neuralmark.attacks.contract import KEY, Attack, Outcome, Scene, option
+from neuralmark.attacks.tools.forging import ground_at, ground_of
 from neuralmark.core.key import PRIVATE, STREAM, TILED, Float, Parameters, watermark
 from neuralmark.errors import AttackError
-from neuralmark.keyfile import Key
+from neuralmark.keys.key import Key
 
 FILTERS = (PRIVATE, TILED, STREAM)
 

@@ -11,10 +11,10 @@ from typing import ClassVar
 import numpy as np
 
 from neuralmark import schemes
-from neuralmark.attacks._base import KEY, Attack, Outcome, Scene, option
-from neuralmark.attacks._forging import AGAINST, Ground, best_drawn, ground_of, summary
+from neuralmark.attacks.contract import KEY, Attack, Outcome, Scene, option
+from neuralmark.attacks.tools.forging import AGAINST, Ground, best_drawn, ground_of, summary
 from neuralmark.core.key import NONE, PRIVATE, Float, Mark, Terms, watermark
-from neuralmark.keyfile import Key
+from neuralmark.keys.key import Key
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from neuralmark.attacks._base import KEY, Attack, Outcome, Scene, option
-from neuralmark.attacks._forging import AGAINST, drawn, ground_at
+from neuralmark.attacks.contract import KEY, Attack, Outcome, Scene, option
+from neuralmark.attacks.tools.forging import AGAINST, drawn, ground_at
 from neuralmark.core.bound import boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import STREAM, TILED, Float, Mark, Parameters, Placement
 from neuralmark.errors import AttackError
-from neuralmark.keyfile import Key
-from neuralmark.placement import canonical_name
+from neuralmark.keys.key import Key
+from neuralmark.marking.placement import canonical_name
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ mean, which is reported beside what was found.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from neuralmark.attacks._base import KEY, Attack, Outcome, Scene, option
-from neuralmark.attacks._forging import best_drawn, ground_of, summary
+from neuralmark.attacks.contract import KEY, Attack, Outcome, Scene, option
+from neuralmark.attacks.tools.forging import best_drawn, ground_of, summary
 
 
 @dataclass(frozen=True)

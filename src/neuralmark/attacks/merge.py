@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from neuralmark.attacks._base import Array, Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 from neuralmark.errors import DataMismatchError
 
 AVERAGE, TASKS = "average", "task-arithmetic"

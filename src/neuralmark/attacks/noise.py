@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from neuralmark.attacks._base import Array, Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.attacks._base import Array, Attack, Data, Outcome, Scene, option
-from neuralmark.attacks._subject import FAILURES, misfit, require_finite
+from neuralmark.attacks.contract import Array, Attack, Data, Outcome, Scene, option
+from neuralmark.attacks.engine.subject import FAILURES, misfit, require_finite
 from neuralmark.errors import AttackError, NonFiniteError
-from neuralmark.placement import canonical_name
+from neuralmark.marking.placement import canonical_name
 
 if TYPE_CHECKING:
     import torch

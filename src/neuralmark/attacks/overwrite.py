@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from neuralmark import schemes
-from neuralmark.attacks._base import Attack, Outcome, Scene, option
-from neuralmark.attacks._forging import drawn
-from neuralmark.attacks._training import CLASSIFIERS, Course, fit, ready
+from neuralmark.attacks.contract import Attack, Outcome, Scene, option
+from neuralmark.attacks.engine.training import CLASSIFIERS, Course, fit, ready
+from neuralmark.attacks.tools.forging import drawn
 from neuralmark.core.key import Parameters
 from neuralmark.errors import AttackError, NonFiniteError
 

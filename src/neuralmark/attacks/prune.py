@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.attacks._base import Array, Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 from neuralmark.errors import ParameterError
 
 RANDOM, MAGNITUDE, STRUCTURED, TWO_OF_FOUR = "random", "magnitude", "structured", "2:4"

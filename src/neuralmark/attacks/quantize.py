@@ -15,8 +15,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from neuralmark.attacks._base import Array, Attack, Outcome, Scene, option
-from neuralmark.checkpoints._dtypes import rounded
+from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
+from neuralmark.checkpoints.readers.dtypes import rounded
 from neuralmark.errors import MissingExtraError, NeuralMarkWarning, ParameterError
 
 FLOATS = {"fp16": "F16", "bf16": "BF16", "fp8-e4m3": "F8_E4M3", "fp8-e5m2": "F8_E5M2"}

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from neuralmark.attacks import _changes
-from neuralmark.attacks._base import Array, Attack, Outcome, Scene, option
-from neuralmark.attacks._structure import HIDDEN, Group, Structure
+from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
+from neuralmark.attacks.tools import changes
+from neuralmark.attacks.tools.structure import HIDDEN, Group, Structure
 from neuralmark.errors import AttackError, ParameterError
 
 PERMUTE, RESCALE, FLIP, DUMMY, ROTATE = "permute", "rescale", "flip", "dummy", "rotate"
@@ -77,7 +77,7 @@ class Restructure(Attack):
 
     def run(self, scene: Scene) -> Outcome:
         """Recognise the structure, change what touches the targets."""
-        from neuralmark.attacks._families import structure_of
+        from neuralmark.attacks.families import structure_of
 
         structure = structure_of(scene.weights, scene.model, self.heads)
         table = dict(scene.weights)
@@ -90,7 +90,7 @@ class Restructure(Attack):
         figures = {"groups": float(touched), "channels": float(channels)}
         note = "; ".join((note, *structure.notes))
         if self.how == DUMMY and scene.model is not None:
-            from neuralmark.attacks._resize import resized
+            from neuralmark.attacks.tools.resize import resized
 
             return Outcome(model=resized(scene.model, changed), note=note, figures=figures)
         return Outcome(changed, note=note, figures=figures)
@@ -115,8 +115,8 @@ def _permute(work: _Work) -> tuple[int, int]:
     groups = work.groups(lambda group: group.movable and group.size > 1)
     channels = 0
     for group in groups:
-        chosen = _changes.pick(work.rng, group.size, max(work.amount, 2 / group.size))
-        _changes.permute(work.table, group, chosen)
+        chosen = changes.pick(work.rng, group.size, max(work.amount, 2 / group.size))
+        changes.permute(work.table, group, chosen)
         channels += len(chosen)
     return len(groups), channels
 
@@ -124,39 +124,39 @@ def _permute(work: _Work) -> tuple[int, int]:
 def _rescale(work: _Work) -> tuple[int, int]:
     normed = work.groups(lambda group: any(m.norm and m.norm.direct for m in group.producers))
     for group in normed:
-        _changes.rescale_norms(work.table, group, work.rng, work.amount)
-    scaled = work.groups(_changes.scalable)
+        changes.rescale_norms(work.table, group, work.rng, work.amount)
+    scaled = work.groups(changes.scalable)
     for group in scaled:
-        _changes.rescale(work.table, group, work.rng, work.amount)
+        changes.rescale(work.table, group, work.rng, work.amount)
     touched = {group.name: group.size for group in (*normed, *scaled)}
     return len(touched), sum(touched.values())
 
 
 def _flip(work: _Work) -> tuple[int, int]:
     groups = work.groups(lambda _: True)
-    turned = [_changes.flip(work.table, group, work.rng, work.amount) for group in groups]
+    turned = [changes.flip(work.table, group, work.rng, work.amount) for group in groups]
     return sum(1 for count in turned if count), sum(turned)
 
 
 def _dummy(work: _Work) -> tuple[int, int]:
     groups = work.groups(lambda group: group.kind == HIDDEN and group.movable)
     for group in groups:
-        _changes.add_dummies(work.table, group, work.rng, int(work.amount))
+        changes.add_dummies(work.table, group, work.rng, int(work.amount))
     return len(groups), len(groups) * int(work.amount)
 
 
 def _rotate(work: _Work) -> tuple[int, int]:
     pairs = [pair for pair in work.structure.pairs if pair.tensors() & work.target]
     if pairs:
-        chosen = _changes.pick(work.rng, len(pairs), work.amount)
+        chosen = changes.pick(work.rng, len(pairs), work.amount)
         pairs = [pairs[index] for index in chosen]
     for pair in pairs:
-        _changes.rotate_pair(work.table, pair, work.rng)
+        changes.rotate_pair(work.table, pair, work.rng)
     touched, channels = len(pairs), sum(pair.size for pair in pairs)
     stream = work.structure.stream
     if stream is not None and stream.tensors() & work.target:
         touched += 1
-        channels += _changes.rotate_stream(work.table, stream, work.rng, work.amount)
+        channels += changes.rotate_stream(work.table, stream, work.rng, work.amount)
     return touched, channels
 
 

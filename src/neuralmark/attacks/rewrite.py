@@ -11,15 +11,15 @@ from typing import ClassVar
 import numpy as np
 
 from neuralmark import schemes
-from neuralmark.attacks._base import Array, Attack, Outcome, Scene, option
-from neuralmark.attacks._forging import Ground, drawn, ground_of
+from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 from neuralmark.attacks.overwrite import own_parameters
+from neuralmark.attacks.tools.forging import Ground, drawn, ground_of
 from neuralmark.core.imprint import LeastChange
 from neuralmark.core.key import Float
 from neuralmark.errors import AttackError
-from neuralmark.keyfile import Key
-from neuralmark.placement import canonical_name
-from neuralmark.reading import require_carriers
+from neuralmark.keys.key import Key
+from neuralmark.marking.placement import canonical_name
+from neuralmark.marking.reading import require_carriers
 
 
 @dataclass(frozen=True)

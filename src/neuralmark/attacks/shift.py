@@ -7,7 +7,7 @@ sum to zero does: every logit moves by its column's sum. Native keys are centred
 from dataclasses import dataclass
 from typing import ClassVar
 
-from neuralmark.attacks._base import Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import Attack, Outcome, Scene, option
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from neuralmark.attacks._base import Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import Attack, Outcome, Scene, option
 
 SMALLER = (0.5, 0.1, 0.01, 0.001)
 LARGER = (2.0, 10.0, 100.0, 1000.0)

@@ -11,8 +11,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.attacks._base import Array, Attack, Outcome, Scene, option
-from neuralmark.attacks._locating import low_rank, set_back
+from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
+from neuralmark.attacks.tools.locating import low_rank, set_back
 from neuralmark.errors import DataMismatchError
 
 SHARES = (0.05, 0.1, 0.2, 0.5)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from neuralmark.attacks._base import Array, Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 
 CLIP, ZERO = "clip", "zero"
 REACHES = (6.0, 5.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.0)

@@ -1,21 +1,21 @@
 """Reading and writing model files. One module a format; the file's name is the format's name.
 
-`open_checkpoint` finds the format by the bytes. Modules whose names begin with an underscore are
-shared machinery. Third parties register a module with `matches` and `open` under the entry point
+`open_checkpoint` finds the format by the bytes. What formats share is in `contract` and `readers/`.
+Third parties register a module with `matches` and `open` under the entry point
 group `neuralmark.checkpoints`.
 """
 
-import pkgutil
 import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from neuralmark.checkpoints._base import Checkpoint, TensorInfo
-from neuralmark.checkpoints._hints import hint
-from neuralmark.checkpoints._journal import refuse_interrupted
+from neuralmark.checkpoints.contract import Checkpoint, TensorInfo
+from neuralmark.checkpoints.readers.hints import hint
 from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError
+from neuralmark.registry import files_of
+from neuralmark.storage.journal import refuse_interrupted
 
 __all__ = [
     "Checkpoint",
@@ -33,7 +33,7 @@ _SHARD = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.\w+$")
 
 def format_names() -> list[str]:
     """The built-in formats."""
-    return [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
+    return files_of(__path__)
 
 
 def root_of(path: Path) -> Path:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from neuralmark.checkpoints._base import MAX_TENSORS, Checkpoint, Patch, StoredTensor
+from neuralmark.checkpoints.contract import MAX_TENSORS, Checkpoint, Patch, StoredTensor
 from neuralmark.core.encoding import strict_json
 from neuralmark.errors import (
     AmbiguousFolderError,

@@ -14,8 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from neuralmark.checkpoints import _zip
-from neuralmark.checkpoints._base import (
+from neuralmark.checkpoints.contract import (
     CHUNK_BYTES,
     MAX_TENSORS,
     Checkpoint,
@@ -23,7 +22,8 @@ from neuralmark.checkpoints._base import (
     StoredTensor,
     TensorInfo,
 )
-from neuralmark.checkpoints._dtypes import ITEMSIZE, Raw
+from neuralmark.checkpoints.readers import zipped
+from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, Raw
 from neuralmark.errors import CheckpointError, MalformedError, UnsafeError, UsageError
 
 SUFFIX = ".npy"
@@ -47,18 +47,18 @@ _FIELD = re.compile(
 
 def matches(path: Path, head: bytes) -> bool:
     """Look at the names in an archive, or at the first one where the directory is broken."""
-    if not head.startswith(_zip.HEAD):
+    if not head.startswith(zipped.HEAD):
         return False
     try:
-        names = list(_zip.directory(path))
+        names = list(zipped.directory(path))
     except CheckpointError:
-        names = [_zip.first_name(head)]
+        names = [zipped.first_name(head)]
     return bool(names) and all(name.endswith(SUFFIX) for name in names)
 
 
 def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Read the directory and the header of every member."""
-    records = _zip.directory(path)
+    records = zipped.directory(path)
     if len(records) > MAX_TENSORS:
         raise MalformedError(f"{path}: has {len(records):,} arrays, over {MAX_TENSORS:,}")
     with path.open("rb") as file:
@@ -69,13 +69,13 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
 class _Member:
     """One .npy file in the archive: what its header says, and where it is."""
 
-    def __init__(self, path: Path, file: BinaryIO, record: _zip.Record) -> None:
-        if record.method not in (_zip.STORED, _zip.DEFLATED):
+    def __init__(self, path: Path, file: BinaryIO, record: zipped.Record) -> None:
+        if record.method not in (zipped.STORED, zipped.DEFLATED):
             raise UnsafeError(f"{path}: {record.name[:80]!r} is compressed in an unusual way")
         if record.size > MAX_RATIO * record.packed + MAX_HEADER:
             raise UnsafeError(f"{path}: {record.name[:80]!r} claims more than it can unpack to")
         self.path = path
-        self.place = _zip.place(path, file, record)
+        self.place = zipped.place(path, file, record)
         self.name = record.name.removesuffix(SUFFIX)
         self.start, self.header = self._read_header()
         self.info = self._describe()
@@ -83,12 +83,12 @@ class _Member:
     @property
     def compressed(self) -> bool:
         """Whether the bytes in the file are not the array's own."""
-        return self.place.record.method != _zip.STORED
+        return self.place.record.method != zipped.STORED
 
     def pieces(self, start: int, step: int = CHUNK_BYTES) -> Iterator[bytearray]:
         """Unpack the member from `start` on, in pieces of `step` bytes (the last may be less)."""
         rest, skip = bytearray(), start
-        for part in _zip.content(self.path, self.place, step):
+        for part in zipped.content(self.path, self.place, step):
             rest += part[skip:]
             skip = max(0, skip - len(part))
             while len(rest) >= step:
@@ -168,7 +168,7 @@ def _why_not(descr: str) -> str:
     return f"its dtype {descr[:40]!r} is not known"
 
 
-class _Npz(_zip.ZipCheckpoint):
+class _Npz(zipped.ZipCheckpoint):
     """Arrays in a zip; those in compressed members are unpacked while they are read."""
 
     def __init__(self, path: Path, members: list[_Member]) -> None:
@@ -226,7 +226,7 @@ class _Npz(_zip.ZipCheckpoint):
                 raise UsageError(f"{self.path}: {name[:80]!r} is compressed; use -o")
 
 
-def _zip_info(record: _zip.Record) -> zipfile.ZipInfo:
+def _zip_info(record: zipped.Record) -> zipfile.ZipInfo:
     """Describe a member for writing it again: name, date and compression."""
     date, time = record.time
     stamp = (

@@ -8,8 +8,8 @@ the two against each other.
 from pathlib import Path
 from typing import Any
 
-from neuralmark.checkpoints._base import MAX_TENSORS, Checkpoint, StoredTensor, TensorInfo
-from neuralmark.checkpoints._dtypes import ITEMSIZE
+from neuralmark.checkpoints.contract import MAX_TENSORS, Checkpoint, StoredTensor, TensorInfo
+from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.core.encoding import strict_json
 from neuralmark.errors import MalformedError
 

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from neuralmark.checkpoints._base import Checkpoint
-from neuralmark.checkpoints._inert import Persistent, Reader
-from neuralmark.checkpoints._pickle import load
-from neuralmark.checkpoints._torch import (
+from neuralmark.checkpoints.contract import Checkpoint
+from neuralmark.checkpoints.readers.inert import Persistent, Reader
+from neuralmark.checkpoints.readers.pickled import load
+from neuralmark.checkpoints.readers.torch_tables import (
     Storage,
     other_tables,
     storage_of,

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from neuralmark.checkpoints import _zip
-from neuralmark.checkpoints._base import Checkpoint
-from neuralmark.checkpoints._inert import MAX_BYTES, Reader
-from neuralmark.checkpoints._pickle import load
-from neuralmark.checkpoints._torch import Storage, other_tables, stored_tensors
+from neuralmark.checkpoints.contract import Checkpoint
+from neuralmark.checkpoints.readers import zipped
+from neuralmark.checkpoints.readers.inert import MAX_BYTES, Reader
+from neuralmark.checkpoints.readers.pickled import load
+from neuralmark.checkpoints.readers.torch_tables import Storage, other_tables, stored_tensors
 from neuralmark.errors import CheckpointError, MalformedError, UnsafeError
 
 PICKLE = "data.pkl"
@@ -23,12 +23,12 @@ PICKLE = "data.pkl"
 
 def matches(path: Path, head: bytes) -> bool:
     """Look for exactly one pickle in an archive, or for its name where the directory is broken."""
-    if not head.startswith(_zip.HEAD):
+    if not head.startswith(zipped.HEAD):
         return False
     try:
-        return len(_pickles(_zip.directory(path))) == 1
+        return len(_pickles(zipped.directory(path))) == 1
     except CheckpointError:
-        return bool(_pickles([_zip.first_name(head)]))
+        return bool(_pickles([zipped.first_name(head)]))
 
 
 def _pickles(names: Iterable[str]) -> list[str]:
@@ -43,7 +43,7 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
 
 def _open(path: Path, table: str | None) -> "_TorchZip":
     """Open the model's table, or another one."""
-    records = _folded(path, _zip.directory(path))
+    records = _folded(path, zipped.directory(path))
     names = _pickles(records)
     if len(names) != 1:
         raise MalformedError(f"{path}: has {len(names)} pickles instead of one")
@@ -61,7 +61,7 @@ def _open(path: Path, table: str | None) -> "_TorchZip":
     return opened
 
 
-class _TorchZip(_zip.ZipCheckpoint):
+class _TorchZip(zipped.ZipCheckpoint):
     """A file of torch; its other tables are opened when they are asked for."""
 
     tables: Callable[[], list[str]]
@@ -71,12 +71,12 @@ class _TorchZip(_zip.ZipCheckpoint):
         return [(name, _open(self.path, name)) for name in self.tables()]
 
 
-def _folded(path: Path, records: dict[str, _zip.Record]) -> dict[str, _zip.Record]:
+def _folded(path: Path, records: dict[str, zipped.Record]) -> dict[str, zipped.Record]:
     """The records as torch looks them up: without regard to case; refuses two that are then equal.
 
     torch looks only under the folder of the first record, so all must be in one.
     """
-    found: dict[str, _zip.Record] = {}
+    found: dict[str, zipped.Record] = {}
     for name, record in records.items():
         folded = name.casefold()
         if folded in found:
@@ -94,23 +94,23 @@ class _Archive:
     """The records under the archive's prefix, each local header read once."""
 
     def __init__(
-        self, path: Path, file: BinaryIO, records: dict[str, _zip.Record], prefix: str
+        self, path: Path, file: BinaryIO, records: dict[str, zipped.Record], prefix: str
     ) -> None:
         self._path = path
         self._file = file
         self._records = records
         self._prefix = prefix
-        self._places: dict[str, _zip.Place] = {}
+        self._places: dict[str, zipped.Place] = {}
 
-    def place(self, name: str) -> _zip.Place:
+    def place(self, name: str) -> zipped.Place:
         """Find a record that must be there, uncompressed."""
         if name not in self._places:
             record = self._records.get((self._prefix + name).casefold())
             if record is None:
                 raise MalformedError(f"{self._path}: the record {name[:80]!r} is missing")
-            if record.method != _zip.STORED:
+            if record.method != zipped.STORED:
                 raise UnsafeError(f"{self._path}: the record {name[:80]!r} is compressed")
-            self._places[name] = _zip.place(self._path, self._file, record)
+            self._places[name] = zipped.place(self._path, self._file, record)
         return self._places[name]
 
     def check_byte_order(self) -> None:
@@ -133,6 +133,6 @@ class _Archive:
             )
         return where.offset, where.record.size
 
-    def storages(self) -> list[_zip.Place]:
+    def storages(self) -> list[zipped.Place]:
         """List the records of storages that tensors use."""
         return [where for name, where in self._places.items() if name.startswith("data/")]

@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from neuralmark._version import __version__
 from neuralmark.cli import _output as output
 from neuralmark.errors import DefectError, NeuralMarkError, StoppedError, UsageError
+from neuralmark.version import __version__
 
 REPORT_AT = "the repository that you installed it from"
 TRACEBACK = "NEURALMARK_TRACEBACK"

@@ -11,8 +11,8 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.attacks import Attack
-    from neuralmark.attacks._card import Card, Point, Row
-    from neuralmark.attacks._launch import Result
+    from neuralmark.attacks.engine.card import Card, Point, Row
+    from neuralmark.attacks.engine.launch import Result
     from neuralmark.records import Verdict
 
 NONE = "-"
@@ -49,7 +49,7 @@ def listed(name: str, attack: "type[Attack]") -> dict[str, Any]:
 
 def refuse_output(attack: "type[Attack]", out: Path | None) -> None:
     """An attack that only looks has nothing to write."""
-    from neuralmark.attacks._base import TEST
+    from neuralmark.attacks.contract import TEST
 
     if out is not None and attack.kind == TEST:
         raise click.UsageError("this attack only looks and changes nothing: leave -o out")
@@ -58,7 +58,7 @@ def refuse_output(attack: "type[Attack]", out: Path | None) -> None:
 def require(attack: "type[Attack]", *, others: bool) -> None:
     """Refuse what cannot be run on a file, and show how it can be run."""
     from neuralmark.attacks import name_of
-    from neuralmark.attacks._suite import obstacle
+    from neuralmark.attacks.engine.suite import obstacle
     from neuralmark.errors import MissingDataError
 
     why = obstacle(attack, others=others)
@@ -68,7 +68,7 @@ def require(attack: "type[Attack]", *, others: bool) -> None:
 
 def held(attack: "Attack", result: "Result") -> bool:
     """Whether the owner is as well off as before; without a key, nothing was asked."""
-    from neuralmark.attacks._base import KEY
+    from neuralmark.attacks.contract import KEY
 
     if attack.kind == KEY:
         return result.after is None or not result.after.verified
@@ -77,8 +77,8 @@ def held(attack: "Attack", result: "Result") -> bool:
 
 def write(attack: "Attack", result: "Result", model: Path, request: Request) -> str:
     """Write the attacked model or the forged key; say what was written."""
-    from neuralmark.attacks._base import KEY
-    from neuralmark.attacks._save import save_attacked
+    from neuralmark.attacks.contract import KEY
+    from neuralmark.attacks.engine.save import save_attacked
     from neuralmark.checkpoints import open_checkpoint
     from neuralmark.cli.key import PLAIN_WARNING
 
@@ -113,7 +113,7 @@ def _claim(result: "Result", request: Request) -> str:
 
 def as_json(attack: "Attack", result: "Result", written: str | None) -> dict[str, Any]:
     """A result for --json."""
-    from neuralmark.attacks._card import jsonable
+    from neuralmark.attacks.engine.card import jsonable
 
     told: dict[str, Any] = jsonable(result.to_dict())
     return {**told, "kind": attack.kind, "held": held(attack, result), "output": written}
@@ -146,7 +146,7 @@ def result(attack: "Attack", result: "Result", model: Path, written: str | None)
 
 
 def _title(attack: "Attack", result: "Result") -> str:
-    from neuralmark.attacks._base import KEY, TEST
+    from neuralmark.attacks.contract import KEY, TEST
 
     if attack.kind == KEY:
         return _forged(result)
@@ -170,7 +170,7 @@ def _forged(result: "Result") -> str:
 
 
 def _after(attack: "Attack", result: "Result") -> list[tuple[str, str]]:
-    from neuralmark.attacks._base import KEY
+    from neuralmark.attacks.contract import KEY
 
     label = "forged key" if attack.kind == KEY else "after"
     if result.after is not None:

@@ -10,7 +10,7 @@ import click
 from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
-    from neuralmark.lab.runner import Board, Progress
+    from neuralmark.lab.execution.runner import Board, Progress
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from neuralmark.cli import _output as output
 from neuralmark.errors import PassphraseError
 
 if TYPE_CHECKING:
-    from neuralmark.keyfile import Key
+    from neuralmark.keys.key import Key
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,8 +61,8 @@ def json_option(function: F) -> F:
 
 def load_key(path: Path, passphrase_file: Path | None) -> "Key":
     """Open a key file, asking for the passphrase only when it needs one."""
-    from neuralmark.keyfile import Key
-    from neuralmark.sealing import is_encrypted
+    from neuralmark.keys.key import Key
+    from neuralmark.keys.sealing import is_encrypted
 
     if not is_encrypted(path):
         return Key.load(path)

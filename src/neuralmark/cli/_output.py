@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 if TYPE_CHECKING:
-    from neuralmark.reading import Progress
+    from neuralmark.marking.reading import Progress
 
 
 def fail(name: str, message: str, code: int) -> NoReturn:

@@ -99,8 +99,8 @@ def command(
     with output.progress_bar() as progress:
         ruling = arbitrate(parties, disputed=disputed, progress=progress)
     if report:
-        from neuralmark import files
         from neuralmark.reports.ruling import ruling_page
+        from neuralmark.storage import files
 
         files.write_text(report, ruling_page(ruling), overwrite=True)
         output.note(f"report written to {report}")

@@ -13,7 +13,7 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.attacks import Attack
-    from neuralmark.keyfile import Key
+    from neuralmark.keys.key import Key
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -144,8 +144,8 @@ def suite(
     The card says for each attack at which strength the verdict flips. It is the same for every
     number of processes.
     """
-    from neuralmark import files
-    from neuralmark.attacks._suite import suite as run
+    from neuralmark.attacks.engine.suite import suite as run
+    from neuralmark.storage import files
 
     if report:
         options.refuse_inputs(report, (model, key_file, claim_file, *others))
@@ -241,7 +241,7 @@ def _command_of(name: str) -> click.Command:
 
 def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Request") -> int:
     """Run one attack, write what was asked for, print, and give the exit code."""
-    from neuralmark.attacks._launch import launch
+    from neuralmark.attacks.engine.launch import launch
 
     with output.progress_bar(counting=True) as progress:
         result = launch(

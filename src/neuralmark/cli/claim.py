@@ -39,7 +39,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Rebuild the lost claim of a marked MODEL."""
-    from neuralmark import embedding
+    from neuralmark.marking import embedding
 
     key = options.load_key(key_file, passphrase_file)
     verdict, claim = embedding.rebuild_claim(model, key, tensors=list(tensors) or None)

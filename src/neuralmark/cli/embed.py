@@ -10,7 +10,7 @@ from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
-    from neuralmark.embedding import Embedding
+    from neuralmark.marking.embedding import Embedding
     from neuralmark.records import Verdict
 
 
@@ -88,7 +88,7 @@ def command(
     is spread thin over many tensors. The default is strength 2, or what a change of 2 % buys, but
     at least strength 1.
     """
-    from neuralmark import embedding
+    from neuralmark.marking import embedding
 
     if not (out or in_place or dry_run):
         raise click.UsageError("say where to write: -o OUT, --in-place, or --dry-run")

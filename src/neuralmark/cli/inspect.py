@@ -9,7 +9,7 @@ from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
-    from neuralmark.inspection import Comparison
+    from neuralmark.marking.inspection import Comparison
 
 
 @click.command("inspect")
@@ -51,8 +51,8 @@ def command(
     The tensors that auto would choose are read: the column "grid" says on what their values lie,
     and what is written will lie there too.
     """
-    from neuralmark.drafting import MAX_STRENGTH
-    from neuralmark.inspection import inspect
+    from neuralmark.marking.drafting import MAX_STRENGTH
+    from neuralmark.marking.inspection import inspect
 
     if not 0 < strength <= MAX_STRENGTH:
         raise click.UsageError(f"strength must be a positive number, not {strength}")

@@ -10,7 +10,7 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.core.key import Parameters
-    from neuralmark.keyfile import Key
+    from neuralmark.keys.key import Key
 
 PLAIN_WARNING = "stored without a passphrase: whoever reads this file can claim with it"
 
@@ -72,7 +72,7 @@ def new(
 ) -> None:
     """Draw a new 256-bit secret and write it to FILE."""
     from neuralmark.core.imprint import doubts
-    from neuralmark.keyfile import Key
+    from neuralmark.keys.key import Key
 
     _refuse_existing(file)
     if scheme == "neuralmark" and not settings:
@@ -103,7 +103,7 @@ def show(file: Path, passphrase_file: Path | None, as_json: bool) -> None:
 @options.json_option
 def fingerprint(file: Path, as_json: bool) -> None:
     """Print the public name of a key; needs no passphrase."""
-    from neuralmark.sealing import read_container
+    from neuralmark.keys.sealing import read_container
 
     container = read_container(file)
     if as_json:
@@ -155,7 +155,7 @@ def import_(
 
     What a raw key matches is never called verified: a matrix can be fitted to a model.
     """
-    from neuralmark.matrices import import_key
+    from neuralmark.marking.matrices import import_key
 
     _refuse_existing(file)
     key = import_key(matrix, rounds=rounds, pooling=pooling, filter=chosen)
@@ -206,7 +206,7 @@ Sizes = tuple[int | None, int | None, int | None]
 
 def _parameters(sizes: Sizes, chosen: str, model: Path | None) -> "tuple[Parameters, str]":
     from neuralmark.core.key import Parameters
-    from neuralmark.placement import fitting_parameters
+    from neuralmark.marking.placement import fitting_parameters
 
     if model is None:
         return Parameters.of(*sizes, chosen), ""

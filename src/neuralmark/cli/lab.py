@@ -10,13 +10,13 @@ import click
 from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 from neuralmark.cli._board import live, reasons
-from neuralmark.lab.devices import AUTO, CPU, DEVICES
+from neuralmark.lab.execution.devices import AUTO, CPU, DEVICES
 
 if TYPE_CHECKING:
-    from neuralmark.lab.preset import Preset
-    from neuralmark.lab.runner import Board
-    from neuralmark.lab.spec import Spec
-    from neuralmark.lab.work import Bench
+    from neuralmark.lab.execution.runner import Board
+    from neuralmark.lab.execution.work import Bench
+    from neuralmark.lab.plan.preset import Preset
+    from neuralmark.lab.plan.spec import Spec
 
 preset_option = click.option(
     "--preset",
@@ -57,8 +57,8 @@ def command() -> None:
 def list_(preset: str, as_json: bool) -> None:
     """Name the experiments: what each answers, and what it costs at this scale."""
     from neuralmark.lab.experiments import get, names
-    from neuralmark.lab.preset import core_seconds, load_preset
-    from neuralmark.lab.spec import in_order
+    from neuralmark.lab.plan.preset import core_seconds, load_preset
+    from neuralmark.lab.plan.spec import in_order
 
     scale = load_preset(preset)
     rows = []
@@ -115,9 +115,9 @@ def _spell(seconds: Any) -> str:
 @options.json_option
 def show(name: str, preset: str, results: Path, as_json: bool) -> None:
     """Print the runs of an experiment (or `all`) before running it, and which are finished."""
-    from neuralmark.lab.preset import load_preset
-    from neuralmark.lab.spec import identity, in_order, to_dict
-    from neuralmark.lab.store import Store
+    from neuralmark.lab.execution.store import Store
+    from neuralmark.lab.plan.preset import load_preset
+    from neuralmark.lab.plan.spec import identity, in_order, to_dict
 
     specs = in_order(_specs((name,), load_preset(preset)))
     store = Store.open(results) if results.exists() else None
@@ -155,8 +155,8 @@ def data_(
     Exit code 1 if one is missing or damaged; partial sets are used as they are.
     """
     from neuralmark.errors import ParameterError
-    from neuralmark.lab import datasets
-    from neuralmark.lab.preset import load_preset
+    from neuralmark.lab.execution import datasets
+    from neuralmark.lab.plan.preset import load_preset
 
     wanted = datasets.needed(_specs(names or ("all",), load_preset(preset)))
     if download:
@@ -181,7 +181,7 @@ def data_(
 def _fetch(names: list[str], folder: Path | None) -> None:
     """Fetch the sets that are not there."""
     from neuralmark.errors import ParameterError
-    from neuralmark.lab import datasets
+    from neuralmark.lab.execution import datasets
 
     if folder is None:
         raise ParameterError("--download needs --data DIR: the folder to fetch into")
@@ -229,13 +229,13 @@ def run(
 ) -> None:
     """Run experiments (or `all`). Finished runs are skipped, killed ones resume."""
     from neuralmark.errors import ParameterError
-    from neuralmark.lab import datasets
-    from neuralmark.lab.checks import check
-    from neuralmark.lab.preset import core_seconds, load_preset
-    from neuralmark.lab.runner import DONE, RUNNING, WAITING, carry_out
-    from neuralmark.lab.spec import identity, in_order
-    from neuralmark.lab.store import Store
-    from neuralmark.lab.work import Bench
+    from neuralmark.lab.execution import datasets
+    from neuralmark.lab.execution.runner import DONE, RUNNING, WAITING, carry_out
+    from neuralmark.lab.execution.store import Store
+    from neuralmark.lab.execution.work import Bench
+    from neuralmark.lab.plan.checks import check
+    from neuralmark.lab.plan.preset import core_seconds, load_preset
+    from neuralmark.lab.plan.spec import identity, in_order
 
     if jobs < 1:
         raise ParameterError(f"jobs must be 1 or more, not {jobs}")
@@ -289,8 +289,8 @@ def _specs(names: tuple[str, ...], scale: "Preset") -> "list[Spec]":
 
 
 def _engine(name: str, bench: "Bench", jobs: int) -> Any:
-    from neuralmark.lab.engines import Local, Ray
-    from neuralmark.lab.work import performer
+    from neuralmark.lab.execution.engines import Local, Ray
+    from neuralmark.lab.execution.work import performer
 
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")  # one thread a run: the runs share the cores
@@ -316,8 +316,8 @@ def _engine(name: str, bench: "Bench", jobs: int) -> Any:
 def report(preset: str, results: Path, folder: Path, as_json: bool) -> None:
     """Write every table and figure that has rows, the paper's values beside ours."""
     from neuralmark.errors import ResultsError
-    from neuralmark.lab.preset import load_preset
-    from neuralmark.lab.store import Store
+    from neuralmark.lab.execution.store import Store
+    from neuralmark.lab.plan.preset import load_preset
     from neuralmark.reports.lab import write_report
 
     if not results.is_dir():

@@ -13,7 +13,7 @@ from neuralmark.cli import _output as output
 @options.json_option
 def command(model: Path, as_json: bool) -> None:
     """Undo or complete an in-place embedding of MODEL that was cut short."""
-    from neuralmark import embedding
+    from neuralmark.marking import embedding
 
     message = embedding.recover(model)
     if as_json:

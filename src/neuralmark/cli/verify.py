@@ -89,8 +89,8 @@ def command(
             progress=progress,
         )
     if report:
-        from neuralmark import files
         from neuralmark.reports.verdict import verdict_page
+        from neuralmark.storage import files
 
         options.refuse_inputs(report, (model, key_file, claim_file))
         files.write_text(report, verdict_page(verdict, public=public), overwrite=True)

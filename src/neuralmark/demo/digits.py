@@ -8,7 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from neuralmark.keyfile import Key
+from neuralmark.keys.key import Key
 from neuralmark.records import Claim
 from neuralmark.training.attach import attach
 

@@ -6,7 +6,7 @@ from neuralmark.attacks import get, launch
 from neuralmark.core.key import PUBLISHED_ROUNDS, TILED, Parameters
 from neuralmark.demo import digits
 from neuralmark.demo.page import Exposed
-from neuralmark.keyfile import Key
+from neuralmark.keys.key import Key
 from neuralmark.records import Claim
 
 

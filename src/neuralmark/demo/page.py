@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from neuralmark.records import Verdict
-from neuralmark.reports import page, svg
+from neuralmark.reports.render import page, svg
 
 
 @dataclass(frozen=True)

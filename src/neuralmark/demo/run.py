@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuralmark import files
 from neuralmark.demo import damage, digits, exposing
 from neuralmark.demo.page import Curve, Outcome, Row, Trained, demo_page
-from neuralmark.embedding import claim_path, embed
-from neuralmark.keyfile import Key
+from neuralmark.keys.key import Key
+from neuralmark.marking.embedding import claim_path, embed
+from neuralmark.marking.verification import verify
 from neuralmark.records import Claim, Verdict
 from neuralmark.reports.verdict import verdict_page
-from neuralmark.verification import verify
+from neuralmark.storage import files
 
 Say = Callable[[str], None]
 STRENGTH = 2.0  # twice the default: a mark this small network carries without losing accuracy

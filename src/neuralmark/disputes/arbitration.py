@@ -33,10 +33,10 @@ from neuralmark.errors import (
     UnreadableError,
     UnsuitableTensorError,
 )
-from neuralmark.keyfile import Key
-from neuralmark.reading import FileSuspect, Progress, digest_of
+from neuralmark.keys.key import Key
+from neuralmark.marking.reading import FileSuspect, Progress, digest_of
+from neuralmark.marking.verification import examine
 from neuralmark.records import UNREADABLE, Claim, Verdict
-from neuralmark.verification import examine
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from neuralmark._version import __version__
 from neuralmark.core.bound import SECURITY_BITS
 from neuralmark.disputes.relations import RELATED, Relation
 from neuralmark.errors import DisputeError
 from neuralmark.records import NOT_VERIFIED, VERIFIED, Verdict, to_json
+from neuralmark.version import __version__
 
 RULING_FORMAT = "neuralmark-ruling/1"
 

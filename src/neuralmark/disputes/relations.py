@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark.checkpoints import Checkpoint
-from neuralmark.checkpoints._dtypes import decode
-from neuralmark.placement import Tensor, catalogue
-from neuralmark.reading import Progress
+from neuralmark.checkpoints.readers.dtypes import decode
+from neuralmark.marking.placement import Tensor, catalogue
+from neuralmark.marking.reading import Progress
 
 LEAST_SIZE = 1000
 """Smaller tensors are not compared, nor are vectors: a norm's weights are alike in all models."""

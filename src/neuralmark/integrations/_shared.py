@@ -9,7 +9,7 @@ import torch
 from torch import distributed as dist
 
 from neuralmark.errors import NeuralMarkError, NonFiniteError
-from neuralmark.keyfile import Key
+from neuralmark.keys.key import Key
 from neuralmark.records import Claim
 from neuralmark.training.attach import attach
 from neuralmark.training.handle import LiveMark

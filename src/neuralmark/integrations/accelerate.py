@@ -22,9 +22,9 @@ except ImportError:
 
 import torch
 
-from neuralmark.embedding import claim_path
 from neuralmark.integrations import _shared
-from neuralmark.keyfile import Key
+from neuralmark.keys.key import Key
+from neuralmark.marking.embedding import claim_path
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
 

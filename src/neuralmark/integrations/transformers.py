@@ -23,9 +23,9 @@ except ImportError:
         "marking with transformers' Trainer needs it: pip install 'neuralmark[transformers]'"
     ) from None
 
-from neuralmark.embedding import claim_path
 from neuralmark.integrations._shared import Options, finish, numbers
-from neuralmark.keyfile import Key
+from neuralmark.keys.key import Key
+from neuralmark.marking.embedding import claim_path
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
 

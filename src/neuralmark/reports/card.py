@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
-from neuralmark.attacks._card import Card, Point, Row
-from neuralmark.reports.page import (
+from neuralmark.attacks.engine.card import Card, Point, Row
+from neuralmark.reports.render.page import (
     code,
     facts,
     number,

@@ -9,17 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from neuralmark import files, zoo
+from neuralmark import zoo
 from neuralmark.core.bound import boundary
 from neuralmark.lab import experiments
-from neuralmark.lab.datasets import E2E, needed
-from neuralmark.lab.experiments._base import Cell, Experiment, Figure, Results, Table
-from neuralmark.lab.preset import Preset, preset_names
-from neuralmark.lab.spec import Spec, identity, in_order
-from neuralmark.lab.store import Row
-from neuralmark.reports.latex import latex
-from neuralmark.reports.page import code, page, paragraphs, section, text, with_powers
-from neuralmark.reports.plots import drawn
+from neuralmark.lab.contract import Cell, Experiment, Figure, Results, Table
+from neuralmark.lab.execution.datasets import E2E, needed
+from neuralmark.lab.execution.store import Row
+from neuralmark.lab.plan.preset import Preset, preset_names
+from neuralmark.lab.plan.spec import Spec, identity, in_order
+from neuralmark.reports.render.latex import latex
+from neuralmark.reports.render.page import code, page, paragraphs, section, text, with_powers
+from neuralmark.reports.render.plots import drawn
+from neuralmark.storage import files
 
 FLAG = "≠"
 """Behind a value that contradicts the paper: the mark survives in one and not in the other."""

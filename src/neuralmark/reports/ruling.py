@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from neuralmark.disputes.records import ABSENT_ABOVE, UNPROVEN, Case, Party, Ruling, Shown, Sighting
 from neuralmark.disputes.relations import RELATED, Relation
-from neuralmark.reports.page import (
+from neuralmark.reports.render.page import (
     code,
     facts,
     number,

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from neuralmark.attacks._card import Point, Row
-from neuralmark.reports import svg
-from neuralmark.reports.page import figure, folded, number, paragraphs, table, text
+from neuralmark.attacks.engine.card import Point, Row
+from neuralmark.reports.render import svg
+from neuralmark.reports.render.page import figure, folded, number, paragraphs, table, text
 
 WIDE_RANGE = 30.0
 """Strengths that differ by more than this factor are drawn on a logarithmic scale."""

@@ -16,8 +16,8 @@ from neuralmark.records import (
     TensorRead,
     Verdict,
 )
-from neuralmark.reports import svg
-from neuralmark.reports.page import (
+from neuralmark.reports.render import svg
+from neuralmark.reports.render.page import (
     chance_in_words,
     code,
     facts,

@@ -8,7 +8,6 @@ Third parties register a class that derives from `Scheme` under the entry point 
 """
 
 import difflib
-import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -16,7 +15,8 @@ from typing import Any
 
 from neuralmark.core.key import Mark, Parameters
 from neuralmark.errors import UnknownSchemeError
-from neuralmark.schemes._base import Arrays, Scheme
+from neuralmark.registry import files_of
+from neuralmark.schemes.contract import Arrays, Scheme
 
 __all__ = ["Arrays", "Scheme", "get", "names", "of", "parameters"]
 
@@ -77,8 +77,7 @@ def _scheme_in(members: Mapping[str, Any], module: str) -> Scheme:
 
 @cache
 def _built_in() -> frozenset[str]:
-    modules = (module.name for module in pkgutil.iter_modules(__path__))
-    return frozenset(name for name in modules if not name.startswith("_"))
+    return frozenset(files_of(__path__))
 
 
 @cache

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from neuralmark.core.carriers import Carriers, Listed, Tiled, expected_per_pool
 from neuralmark.core.key import NONE, PRIVATE, Mark, Parameters, Placement, Terms
 from neuralmark.errors import ParameterError, TooFewCarriersError
-from neuralmark.schemes._base import total_size
+from neuralmark.schemes.contract import total_size
 
 
 def private_pattern(secret: bytes, terms: Terms) -> npt.NDArray[np.uint8]:

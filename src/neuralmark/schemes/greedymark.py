@@ -23,7 +23,7 @@ from neuralmark.core.key import (
 )
 from neuralmark.core.readout import Array, Known, namespace
 from neuralmark.errors import ParameterError, TooFewCarriersError
-from neuralmark.schemes._base import Arrays, Scheme, total_size
+from neuralmark.schemes.contract import Arrays, Scheme, total_size
 
 MARGIN = 0.1
 SHARE = 0.01

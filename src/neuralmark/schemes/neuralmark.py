@@ -5,7 +5,7 @@ from typing import ClassVar
 from neuralmark.core import key as core
 from neuralmark.core.carriers import Carriers, expected_per_pool
 from neuralmark.core.key import STREAM, TILED, Mark, Parameters, Placement, Terms
-from neuralmark.schemes._base import Arrays, Scheme, total_size
+from neuralmark.schemes.contract import Arrays, Scheme, total_size
 
 
 class NeuralMark(Scheme):

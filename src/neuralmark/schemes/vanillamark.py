@@ -24,7 +24,7 @@ from neuralmark.core.key import (
 )
 from neuralmark.errors import UnsuitableTensorError
 from neuralmark.schemes import _filters as filters
-from neuralmark.schemes._base import Scheme
+from neuralmark.schemes.contract import Scheme
 
 
 class VanillaMark(Scheme):

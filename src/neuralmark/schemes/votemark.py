@@ -13,7 +13,7 @@ from neuralmark.core import readout
 from neuralmark.core.key import Mark, Parameters, Terms, bell_matrix
 from neuralmark.core.readout import Array, Known, namespace
 from neuralmark.errors import ParameterError
-from neuralmark.schemes._base import Arrays
+from neuralmark.schemes.contract import Arrays
 from neuralmark.schemes.vanillamark import VanillaMark
 
 MAX_VOTES = 999

@@ -19,6 +19,6 @@ def need(module: str) -> Any:
 
 def hugging_face(module: str) -> Any:
     """Transformers or peft, behind the shim for torchvision, which both import."""
-    import neuralmark._torchvision  # noqa: F401
+    import neuralmark.torchvision_loading  # noqa: F401
 
     return need(module)

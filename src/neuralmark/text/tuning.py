@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from neuralmark.errors import ParameterError
-from neuralmark.keyfile import Key
+from neuralmark.keys.key import Key
 from neuralmark.records import Claim
 from neuralmark.text.e2e import Row
 from neuralmark.text.gpt2 import Example, encode

@@ -15,9 +15,9 @@ from neuralmark.errors import (
     UnsuitableTensorError,
     UsageError,
 )
-from neuralmark.keyfile import Key
-from neuralmark.placement import QUICK, Tensor, auto, placement_of, select
-from neuralmark.reading import require_carriers
+from neuralmark.keys.key import Key
+from neuralmark.marking.placement import QUICK, Tensor, auto, placement_of, select
+from neuralmark.marking.reading import require_carriers
 from neuralmark.training.derived import LORA_DELTA
 from neuralmark.training.handle import LiveMark
 from neuralmark.training.layout import require_agreement

@@ -11,7 +11,8 @@ from neuralmark import schemes
 from neuralmark.core import imprint, readout
 from neuralmark.core.key import Float, Placement
 from neuralmark.errors import ParameterError, UnsuitableTensorError, UsageError
-from neuralmark.reading import Attempt
+from neuralmark.marking.reading import Attempt
+from neuralmark.marking.verification import find
 from neuralmark.records import Claim
 from neuralmark.training.grids import Field, fields_of
 from neuralmark.training.layout import Peers, agreed
@@ -21,7 +22,6 @@ from neuralmark.training.quick import Quick
 from neuralmark.training.site import Settings, Site, State
 from neuralmark.training.sources import Source
 from neuralmark.training.watch import Freezing, warn_of_copies
-from neuralmark.verification import find
 
 
 class LiveMark:

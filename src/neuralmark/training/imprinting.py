@@ -6,20 +6,25 @@ from collections.abc import Sequence
 import torch
 
 from neuralmark.core.imprint import LeastChange, goal_of
-from neuralmark.drafting import DEFAULT_BUDGET, check_effort, choose_strength, require_writable
-from neuralmark.embedding import Embedding, few_carriers
 from neuralmark.errors import InfeasibleError
-from neuralmark.hiding import LEAST_STRENGTH
-from neuralmark.keyfile import Key
-from neuralmark.placement import WIDE
-from neuralmark.reading import Attempt
+from neuralmark.keys.key import Key
+from neuralmark.marking.drafting import (
+    DEFAULT_BUDGET,
+    check_effort,
+    choose_strength,
+    require_writable,
+)
+from neuralmark.marking.embedding import Embedding, few_carriers
+from neuralmark.marking.hiding import LEAST_STRENGTH
+from neuralmark.marking.placement import WIDE
+from neuralmark.marking.reading import Attempt
+from neuralmark.marking.verification import examine
 from neuralmark.training.attach import locate, stored_names
 from neuralmark.training.grids import Field, found_fields
 from neuralmark.training.handle import LiveMark
 from neuralmark.training.layout import add_up
 from neuralmark.training.live import LiveSuspect, squared_norm
 from neuralmark.training.site import Settings, Site
-from neuralmark.verification import examine
 
 _BUDGET_TRIES = 12
 

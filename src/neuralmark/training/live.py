@@ -16,9 +16,9 @@ from neuralmark.core.carriers import Carriers
 from neuralmark.core.encoding import canonical_json
 from neuralmark.core.key import Float
 from neuralmark.errors import NonFiniteError, ParameterError, UnsuitableTensorError
-from neuralmark.keyfile import Key
-from neuralmark.placement import Tensor, catalogue_of
-from neuralmark.reading import Attempt, Progress, Reading
+from neuralmark.keys.key import Key
+from neuralmark.marking.placement import Tensor, catalogue_of
+from neuralmark.marking.reading import Attempt, Progress, Reading
 from neuralmark.records import Digest
 from neuralmark.training.derived import Made, derived_of, parts_of
 from neuralmark.training.layout import (

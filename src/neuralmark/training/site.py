@@ -8,7 +8,7 @@ import torch
 
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import PUBLISHED_ROUNDS, STREAM, Mark, Placement
-from neuralmark.keyfile import Key
+from neuralmark.keys.key import Key
 from neuralmark.training.live import LiveModel
 from neuralmark.training.sources import Source
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from neuralmark.errors import ParameterError
-from neuralmark.zoo._architecture import Architecture
-from neuralmark.zoo._data import DataSet, augment, normalise
-from neuralmark.zoo._registry import Registry, unknown
-from neuralmark.zoo._source import Source
+from neuralmark.registry import Registry, unknown
+from neuralmark.zoo.architectures import Architecture
+from neuralmark.zoo.images import DataSet, augment, normalise
+from neuralmark.zoo.sources import Source
 
 __all__ = [
     "Architecture",

@@ -1,13 +1,13 @@
-"""Experiments: one file each, named after what it shows. See `_base` for the contract."""
+"""Experiments: one file each, named after what it shows. See `neuralmark.lab.contract`."""
 
 import difflib
-import pkgutil
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from neuralmark.errors import ParameterError
-from neuralmark.lab.experiments._base import Experiment
+from neuralmark.lab.contract import Experiment
+from neuralmark.registry import files_of
 
 __all__ = ["Experiment", "get", "names"]
 
@@ -35,8 +35,7 @@ def get(name: str) -> Experiment:
 
 
 def _own() -> list[str]:
-    modules = (module.name for module in pkgutil.iter_modules(__path__))
-    return [name.replace("_", "-") for name in modules if not name.startswith("_")]
+    return [name.replace("_", "-") for name in files_of(__path__)]
 
 
 def _foreign() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import (
+from neuralmark.lab.contract import (
     MARKS,
     SCHEMES,
     TITLES,
@@ -21,8 +21,8 @@ from neuralmark.lab.experiments._base import (
     percent,
 )
 from neuralmark.lab.experiments._paper import Pair
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Assault, Spec
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Assault, Spec
 
 BOUNDARY = 227 / 256
 """Of the paper's marks; ours are held against that of their own bits (`least`)."""

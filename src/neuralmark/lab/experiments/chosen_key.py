@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import Experiment, Results, Table
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Probe, Spec, settings
+from neuralmark.lab.contract import Experiment, Results, Table
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Probe, Spec, settings
 
 SHAPE = "256x256x3x3"
 CASES = {

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import Cell, Experiment, Results, Table
+from neuralmark.lab.contract import Cell, Experiment, Results, Table
 from neuralmark.lab.experiments._paper import EPOCH_SECONDS
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Probe, Settings, Spec, settings
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Probe, Settings, Spec, settings
 
 CASES: dict[str, Settings] = {
     **{f"neuralmark R={r}": settings(scheme="neuralmark", rounds=r) for r in (1, 2, 3, 4)},

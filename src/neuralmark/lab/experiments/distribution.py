@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from neuralmark.lab.experiments._base import (
+from neuralmark.lab.contract import (
     SCHEMES,
     TITLES,
     Experiment,
@@ -15,9 +15,9 @@ from neuralmark.lab.experiments._base import (
     spread,
     training,
 )
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Spec, Training
-from neuralmark.lab.store import Row
+from neuralmark.lab.execution.store import Row
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Spec, Training
 
 
 class Distribution(Experiment):

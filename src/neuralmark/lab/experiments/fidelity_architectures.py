@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import Cell, Experiment, Results, Table, trained, training
+from neuralmark.lab.contract import Cell, Experiment, Results, Table, trained, training
 from neuralmark.lab.experiments._paper import ARCHITECTURES
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Spec, Training
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Spec, Training
 
 DATA = "cifar100"
 TWO = ("clean", "neuralmark")

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import (
+from neuralmark.lab.contract import (
     SCHEMES,
     TITLES,
     Experiment,
@@ -12,8 +12,8 @@ from neuralmark.lab.experiments._base import (
     training,
 )
 from neuralmark.lab.experiments._paper import ALEXNET, FIDELITY, RESNET
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Spec, Training
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Spec, Training
 
 
 class FidelityData(Experiment):

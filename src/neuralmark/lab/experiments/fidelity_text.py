@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import (
+from neuralmark.lab.contract import (
     TITLES,
     Cell,
     Experiment,
@@ -12,8 +12,8 @@ from neuralmark.lab.experiments._base import (
     percent,
 )
 from neuralmark.lab.experiments._paper import TEXT
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Marking, Spec, Tuning
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Marking, Spec, Tuning
 
 TWO = ("clean", "neuralmark")
 SCORES = {"BLEU": "bleu", "NIST": "nist", "MET": "meteor", "ROUGE-L": "rouge_l", "CIDEr": "cider"}

@@ -13,7 +13,7 @@ from neuralmark.lab.experiments._paper import (
     Pair,
     known,
 )
-from neuralmark.lab.preset import Preset
+from neuralmark.lab.plan.preset import Preset
 
 
 class FinetuneAll(FinetuneGrid):

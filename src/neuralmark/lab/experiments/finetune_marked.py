@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from neuralmark.lab.experiments._grid import FinetuneGrid, Place
 from neuralmark.lab.experiments._paper import FINETUNE_MARKED, RATE, Pair, known
-from neuralmark.lab.preset import Preset
+from neuralmark.lab.plan.preset import Preset
 
 
 class FinetuneMarked(FinetuneGrid):

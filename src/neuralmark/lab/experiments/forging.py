@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import (
+from neuralmark.lab.contract import (
     MARKS,
     TITLES,
     Cell,
@@ -16,8 +16,8 @@ from neuralmark.lab.experiments._base import (
 )
 from neuralmark.lab.experiments._grid import BOUNDARY
 from neuralmark.lab.experiments._paper import FORGED
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Assault, Spec
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Assault, Spec
 
 LEARNT = ("vanillamark", "votemark")
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import (
+from neuralmark.lab.contract import (
     Cell,
     Experiment,
     Results,
@@ -13,8 +13,8 @@ from neuralmark.lab.experiments._base import (
     percent,
     training,
 )
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Spec, Training
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Spec, Training
 
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "resnet18": (

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from neuralmark.lab.experiments._base import (
+from neuralmark.lab.contract import (
     Cell,
     Experiment,
     Results,
@@ -14,8 +14,8 @@ from neuralmark.lab.experiments._base import (
     training,
 )
 from neuralmark.lab.experiments._grid import filled
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Assault, Spec, Training, Value
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Assault, Spec, Training, Value
 
 
 class Modes(Experiment):

@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import Experiment, Figure, Line, Results, Table, percent
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Probe, Spec, settings
+from neuralmark.lab.contract import Experiment, Figure, Line, Results, Table, percent
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Probe, Spec, settings
 
 WEIGHTS = 256 * 256 * 9
 KEYS = 5

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import overwriting
+from neuralmark.lab.contract import overwriting
 from neuralmark.lab.experiments._grid import OverwriteGrid, Place
 from neuralmark.lab.experiments._paper import OVERWRITE_RATES, Pair
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Assault
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Assault
 
 
 class OverwriteEta(OverwriteGrid):

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import SCHEMES, Cell, Results, kept, pruning, training
+from neuralmark.lab.contract import SCHEMES, Cell, Results, kept, pruning, training
 from neuralmark.lab.experiments._grid import AttackGrid, Place, filled
 from neuralmark.lab.experiments._paper import Pair
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Assault
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Assault
 
 PAPER_DATA = ("cifar10", "cifar100", "caltech101", "caltech256")
 

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import (
+from neuralmark.lab.contract import (
     Cell,
     Experiment,
     Figure,
@@ -26,8 +26,8 @@ from neuralmark.lab.experiments._paper import (
     ROUNDS_WEIGHTS,
     Pair,
 )
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Assault, Spec, Training
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Assault, Spec, Training
 
 
 class Rounds(Experiment):

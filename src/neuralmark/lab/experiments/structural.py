@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.experiments._base import (
+from neuralmark.lab.contract import (
     MARKS,
     TITLES,
     Cell,
@@ -13,8 +13,8 @@ from neuralmark.lab.experiments._base import (
     training,
 )
 from neuralmark.lab.experiments._grid import filled
-from neuralmark.lab.preset import Preset
-from neuralmark.lab.spec import Assault, Spec, Value
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import Assault, Spec, Value
 
 WAYS: dict[str, dict[str, Value]] = {
     "permute": {"how": "permute", "amount": 1.0},

@@ -14,7 +14,7 @@ def swin_v2(width: int, heads: Sequence[int], drop: float, classes: int) -> Any:
     Theirs are 8 by 8 at every stage, and smaller maps are filled up with zeros that take part in
     the attention: at the last stage 63 for one patch. Weights do not depend on the window.
     """
-    from neuralmark._torchvision import load
+    from neuralmark.torchvision_loading import load
 
     swin = load().models.swin_transformer
     return swin.SwinTransformer(

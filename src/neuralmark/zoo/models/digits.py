@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuralmark.core.key import TILED, Parameters
-from neuralmark.zoo._architecture import Architecture
+from neuralmark.zoo.architectures import Architecture
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from neuralmark.zoo._architecture import Architecture
+from neuralmark.zoo.architectures import Architecture
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class GoogLeNet(Architecture):
 
     def make(self, classes: int) -> Any:
         """Fresh weights."""
-        from neuralmark._torchvision import load
+        from neuralmark.torchvision_loading import load
 
         return load().models.googlenet(
             weights=None, num_classes=classes, aux_logits=False, init_weights=True

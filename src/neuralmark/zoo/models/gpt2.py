@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from neuralmark.zoo.models._gpt2 import GPT2
+from neuralmark.zoo.language import GPT2
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from neuralmark.core.key import TILED, Parameters
-from neuralmark.zoo.models._gpt2 import GPT2
+from neuralmark.zoo.language import GPT2
 
 
 @dataclass(frozen=True)

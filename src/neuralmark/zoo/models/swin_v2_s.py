@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from neuralmark.zoo._architecture import Architecture
+from neuralmark.zoo.architectures import Architecture
 from neuralmark.zoo.models._swin import swin_v2
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from neuralmark.zoo._architecture import Architecture
+from neuralmark.zoo.architectures import Architecture
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,6 @@ class VGG16(Architecture):
 
     def make(self, classes: int) -> Any:
         """Fresh weights."""
-        from neuralmark._torchvision import load
+        from neuralmark.torchvision_loading import load
 
         return load().models.vgg16(weights=None, num_classes=classes)

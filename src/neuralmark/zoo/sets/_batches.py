@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from neuralmark.checkpoints._inert import Call, Global, Reader
-from neuralmark.checkpoints._pickle import load
+from neuralmark.checkpoints.readers.inert import Call, Global, Reader
+from neuralmark.checkpoints.readers.pickled import load
 from neuralmark.errors import DamagedDataSetError, MalformedError, UnsafeError
-from neuralmark.zoo._source import Labels, Part, Pixels
+from neuralmark.zoo.sources import Labels, Part, Pixels
 
 SHAPE = (3, 32, 32)
 MOST_BYTES = 512 << 20

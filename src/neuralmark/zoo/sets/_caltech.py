@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from neuralmark.errors import DamagedDataSetError
-from neuralmark.zoo._source import Read, Source
 from neuralmark.zoo.sets._images import DEVIATION, MEAN, files_in, in_turns, read_part
+from neuralmark.zoo.sources import Read, Source
 
 
 class Caltech(Source):

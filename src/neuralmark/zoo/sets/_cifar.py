@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import ClassVar
 
-from neuralmark.zoo._source import Read, Source
 from neuralmark.zoo.sets._batches import read_part
+from neuralmark.zoo.sources import Read, Source
 
 
 class Cifar(Source):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from neuralmark.errors import DamagedDataSetError, MissingExtraError, UnsafeError
-from neuralmark.zoo._source import Labels, Part, Pixels
+from neuralmark.zoo.sources import Labels, Part, Pixels
 
 SIDE = 32
 MOST_PIXELS = 50_000_000

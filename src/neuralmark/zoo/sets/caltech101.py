@@ -1,6 +1,6 @@
 """Caltech-101, without its background class."""
 
-from neuralmark.zoo._fetch import Archive
+from neuralmark.zoo.fetching import Archive
 from neuralmark.zoo.sets._caltech import Caltech
 
 

@@ -1,6 +1,6 @@
 """Caltech-256, with its clutter class, as torchvision reads it."""
 
-from neuralmark.zoo._fetch import Archive
+from neuralmark.zoo.fetching import Archive
 from neuralmark.zoo.sets._caltech import Caltech
 
 

@@ -1,6 +1,6 @@
 """CIFAR-10, in the files for Python."""
 
-from neuralmark.zoo._fetch import Archive
+from neuralmark.zoo.fetching import Archive
 from neuralmark.zoo.sets._cifar import Cifar
 
 

@@ -1,6 +1,6 @@
 """CIFAR-100, in the files for Python; the fine labels."""
 
-from neuralmark.zoo._fetch import Archive
+from neuralmark.zoo.fetching import Archive
 from neuralmark.zoo.sets._cifar import Cifar
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from neuralmark.errors import MissingExtraError
-from neuralmark.zoo._source import Part, Read, Source
+from neuralmark.zoo.sources import Part, Read, Source
 
 
 class Digits(Source):

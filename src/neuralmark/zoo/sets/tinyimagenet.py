@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from neuralmark.errors import DamagedDataSetError
-from neuralmark.zoo._fetch import Archive
-from neuralmark.zoo._source import Read, Source
+from neuralmark.zoo.fetching import Archive
 from neuralmark.zoo.sets._images import (
     DEVIATION,
     MEAN,
@@ -13,6 +12,7 @@ from neuralmark.zoo.sets._images import (
     in_turns,
     read_part,
 )
+from neuralmark.zoo.sources import Read, Source
 
 _MOST_BYTES = 16 << 20
 

@@ -1,0 +1,1 @@
+"""Launching attacks, judging what they leave, suites and their cards."""

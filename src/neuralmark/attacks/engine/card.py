@@ -1,0 +1,256 @@
+"""The robustness card: what a mark withstood, and at which strength each attack undid it.
+
+Pure functions from results to the card; `suite` runs the attacks.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from neuralmark.attacks import name_of
+from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, Attack
+from neuralmark.attacks.engine.launch import Result
+from neuralmark.records import Verdict
+from neuralmark.version import __version__
+
+CARD_FORMAT = "neuralmark-card/1"
+UNREADABLE = "unreadable"
+"""Status where the marked tensors are gone, so that there is nothing to give a verdict on."""
+NO_KEY = "no-key"
+"""Status where a forger came back without a key."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One attack of a sweep and what became of the mark."""
+
+    strength: float
+    settings: Mapping[str, Any]
+    status: str
+    """Of the owner's key afterwards; of the forged key for an attack that forges one."""
+    matched: int | None
+    bits: int | None
+    held: bool
+    """Whether the owner is as well off as before: the verdict stands, the forgery fails."""
+    change: float | None
+    """‖Δw‖/‖w‖ of the attacked tensors; None when their shapes changed."""
+    seconds: float
+    note: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sweep: an attack in one variant, weak first."""
+
+    attack: str
+    variant: str
+    kind: str
+    dial: str
+    """Name of the setting that says how strong it is; empty: there is only one strength."""
+    unit: str
+    summary: str
+    expects: str
+    boundary: int | None
+    points: tuple[Point, ...]
+
+    @property
+    def label(self) -> str:
+        """Attack and variant."""
+        return f"{self.attack} ({self.variant})" if self.variant else self.attack
+
+    @property
+    def flipped(self) -> Point | None:
+        """The weakest that undid the mark (or forged a key); None: none did."""
+        return next((point for point in self.points if not point.held), None)
+
+    @property
+    def withstood(self) -> Point | None:
+        """The strongest before that; None: already the weakest undid it."""
+        before = self.points[: self.points.index(self.flipped)] if self.flipped else self.points
+        return before[-1] if before else None
+
+    @property
+    def flip(self) -> float | None:
+        """The smallest strength at which the verdict flips; None: it survives all tried."""
+        return None if self.flipped is None else self.flipped.strength
+
+    @property
+    def largest_survived(self) -> float | None:
+        """The largest strength below the flip that was survived; None: none was."""
+        return None if self.withstood is None else self.withstood.strength
+
+    @property
+    def again(self) -> tuple[float, ...]:
+        """Strengths above the flip at which the mark is read all the same."""
+        flipped = self.flipped
+        later = () if flipped is None else self.points[self.points.index(flipped) :]
+        return tuple(point.strength for point in later if point.held)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "attack": self.attack,
+            "variant": self.variant,
+            "kind": self.kind,
+            "dial": self.dial,
+            "unit": self.unit,
+            "boundary": self.boundary,
+            "flip": self.flip,
+            "largest_survived": self.largest_survived,
+            "survived_all": self.flipped is None,
+            "points": [jsonable(asdict(point)) for point in self.points],
+        }
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An attack (or one variant of it) that was not run, and why."""
+
+    attack: str
+    why: str
+    variant: str = ""
+
+    @property
+    def label(self) -> str:
+        """Attack and variant."""
+        return f"{self.attack} ({self.variant})" if self.variant else self.attack
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the mark of one key in one model withstands."""
+
+    model: str
+    fingerprint: str
+    before: Verdict
+    rows: tuple[Row, ...]
+    skipped: tuple[Skipped, ...]
+    seed: int
+    seconds: float
+    version: str = __version__
+
+    @property
+    def certified_radius(self) -> float | None:
+        """Norm below which no change of the weights read can undo the verdict."""
+        return self.before.certified_radius
+
+    @property
+    def certified_radius_relative(self) -> float | None:
+        """The same as a share of the norm of these weights."""
+        return self.before.certified_radius_relative
+
+    @property
+    def removals(self) -> tuple[Row, ...]:
+        """Sweeps that try to remove the mark."""
+        return self._of(WEIGHTS)
+
+    @property
+    def forgeries(self) -> tuple[Row, ...]:
+        """Sweeps that try to make a key that matches."""
+        return self._of(KEY)
+
+    @property
+    def looks(self) -> tuple[Row, ...]:
+        """Sweeps that only look."""
+        return self._of(TEST)
+
+    def _of(self, kind: str) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.kind == kind)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        before = self.before
+        return {
+            "format": CARD_FORMAT,
+            "version": self.version,
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "before": {
+                "status": before.status,
+                "matched": before.matched,
+                "bits": before.bits,
+                "boundary": before.boundary,
+                "trials": before.trials,
+                "bound_log2": before.bound_log2,
+            },
+            "certified_radius": {
+                "absolute": self.certified_radius,
+                "relative": self.certified_radius_relative,
+            },
+            "rows": [row.to_dict() for row in self.rows],
+            "skipped": [asdict(each) for each in self.skipped],
+            "seed": self.seed,
+            "seconds": self.seconds,
+        }
+
+
+def make_card(
+    before: Verdict,
+    results: Iterable[tuple[Attack, Result]],
+    skipped: Sequence[Skipped],
+    *,
+    seed: int,
+    seconds: float,
+) -> Card:
+    """The card of results in the order of their sweeps."""
+    sweeps: dict[tuple[str, str], list[tuple[Attack, Result]]] = {}
+    for attack, result in results:
+        sweeps.setdefault((name_of(attack), attack.variant), []).append((attack, result))
+    return Card(
+        model=before.model,
+        fingerprint=before.fingerprint,
+        before=before,
+        rows=tuple(map(make_row, sweeps.values())),
+        skipped=tuple(skipped),
+        seed=seed,
+        seconds=seconds,
+    )
+
+
+def make_row(sweep: Sequence[tuple[Attack, Result]]) -> Row:
+    """One sweep's row."""
+    attack = sweep[0][0]
+    verdicts = [result.after for _, result in sweep if result.after is not None]
+    return Row(
+        attack=name_of(attack),
+        variant=attack.variant,
+        kind=attack.kind,
+        dial=attack.dial,
+        unit=attack.unit(),
+        summary=attack.summary,
+        expects=attack.expects,
+        boundary=verdicts[0].boundary if verdicts else None,
+        points=tuple(make_point(each, result) for each, result in sweep),
+    )
+
+
+def make_point(attack: Attack, result: Result) -> Point:
+    """One result, judged from the owner's side."""
+    after = result.after
+    forged = after is not None and after.verified
+    missing = NO_KEY if attack.kind == KEY else UNREADABLE
+    return Point(
+        strength=attack.strength,
+        settings=dict(result.settings),
+        status=missing if after is None else after.status,
+        matched=None if after is None else after.matched,
+        bits=None if after is None else after.bits,
+        held=not forged if attack.kind == KEY else result.survived,
+        change=result.change if math.isfinite(result.change) else None,
+        seconds=result.seconds,
+        note=result.note or result.unreadable,
+        figures=dict(result.figures),
+    )
+
+
+def jsonable(value: Any) -> Any:
+    """The same with None for every number that JSON lacks, and plain lists and tables."""
+    if isinstance(value, Mapping):
+        return {str(name): jsonable(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

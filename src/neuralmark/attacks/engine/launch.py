@@ -1,0 +1,358 @@
+"""Launching an attack: copy, run, time, and judge before and after."""
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralmark.attacks import name_of
+from neuralmark.attacks.contract import (
+    KEY,
+    WEIGHTS,
+    Attack,
+    Data,
+    Outcome,
+    Scene,
+    Weights,
+    checked_seed,
+)
+from neuralmark.attacks.engine.subject import (
+    Subject,
+    check_data,
+    read_weights,
+    require_finite,
+    same_outputs,
+    subject_of,
+)
+from neuralmark.core.key import Placement
+from neuralmark.errors import (
+    AttackError,
+    MissingDataError,
+    NoMarkError,
+    NonFiniteError,
+    OutputError,
+    ParameterError,
+    TooFewCarriersError,
+    UnknownTensorError,
+    UnsuitableTensorError,
+)
+from neuralmark.keys.key import Key
+from neuralmark.marking.attempts import claimed
+from neuralmark.marking.judging import Looked, judge
+from neuralmark.marking.reading import Progress, Suspect
+from neuralmark.marking.verification import best_finding, examine
+from neuralmark.records import UNPROVABLE, UNPROVEN, Claim, Verdict
+from neuralmark.storage.bookmark import Bookmark
+
+if TYPE_CHECKING:
+    import torch
+
+UNREADABLE = (UnknownTensorError, UnsuitableTensorError, TooFewCarriersError)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """An attack, what it cost, and what verification says before and after."""
+
+    attack: str
+    settings: Mapping[str, Any]
+    strength: float
+    variant: str
+    before: Verdict | None
+    after: Verdict | None
+    unreadable: str
+    """Why there is no verdict afterwards: the marked tensors are gone."""
+    seconds: float
+    """What the attack took, all parts of an interrupted one together."""
+    steps: int
+    queries: int
+    change: float
+    """‖Δw‖/‖w‖ of the attacked tensors (with a new task: of the marked ones); infinite when most
+    changed shape."""
+    earlier: float = 0.0
+    """Those of its seconds that passed before it was last interrupted."""
+    accuracy_before: float | None = None
+    accuracy_after: float | None = None
+    note: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    weights: Weights | None = field(default=None, repr=False)
+    model: "torch.nn.Module | None" = field(default=None, repr=False)
+    key: Key | None = field(default=None, repr=False)
+
+    @property
+    def survived(self) -> bool:
+        """Whether the mark still is what it was before: proven, or (for raw keys) matching."""
+        before, after = self.before, self.after
+        return before is not None and after is not None and after.status == before.status
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; weights, model and key are left out."""
+        return {
+            "attack": self.attack,
+            "settings": dict(self.settings),
+            "strength": self.strength,
+            "variant": self.variant,
+            "survived": self.survived,
+            "before": _brief(self.before),
+            "after": _brief(self.after),
+            "unreadable": self.unreadable,
+            "seconds": self.seconds,
+            "steps": self.steps,
+            "queries": self.queries,
+            "change": self.change if np.isfinite(self.change) else None,
+            "accuracy_before": self.accuracy_before,
+            "accuracy_after": self.accuracy_after,
+            "note": self.note,
+            "figures": dict(self.figures),
+        }
+
+
+def launch(
+    attack: Attack,
+    model: "str | Path | Weights | torch.nn.Module | Subject",
+    key: Key | None = None,
+    *,
+    claim: Claim | str | Path | None = None,
+    tensors: Sequence[str] | None = None,
+    data: Data | None = None,
+    others: Sequence["str | Path | Weights"] = (),
+    seed: int = 0,
+    demand: bool = True,
+    progress: Progress | None = None,
+    keep: str | Path | None = None,
+) -> Result:
+    """Run an attack on a copy of the model and verify the key's mark before and after.
+
+    `tensors` are those that the attack may touch (default: every floating-point matrix); `others`
+    are checkpoints of the same shape, for merging. The attacker never sees the key. A model without
+    the key's mark is refused, unless `demand` is False (experiments on marks that are not proven)
+    or the attack forges a key: then the owner's only tells the scheme and its parameters.
+
+    `keep` names a file in which an attack that trains (finetune, overwrite) keeps its progress
+    after every epoch: launched again with the same arguments it goes on from there and ends with
+    the same weights. A damaged file, or one of another attack, is replaced; the last stays.
+    """
+    _require_attack(attack)
+    seed = checked_seed(seed)
+    bookmark = _bookmark(keep)
+    subject = subject_of(model)
+    _require(attack, subject, data, others)
+    check_data(data, subject)
+    before, placement = _sought(attack, subject, key, claim, demand=demand)
+    scene = Scene(
+        weights=subject.weights,
+        target=_targets(attack, subject, tensors),
+        rng=np.random.default_rng(seed),
+        model=None if subject.module is None else copy.deepcopy(subject.module),
+        data=data,
+        others=tuple(read_weights(other) for other in others),
+        placement=placement,
+        parameters=None if key is None else key.parameters,
+        progress=progress,
+        bookmark=bookmark,
+    )
+    _require_finite(attack, scene, subject.label)
+    start = time.perf_counter()
+    outcome = _seeded(attack, scene, seed)
+    seconds = time.perf_counter() - start
+    earlier = 0.0 if bookmark is None else bookmark.earlier
+    changed = subject.after(outcome)
+    if getattr(attack, "preserves", False) and data is not None:
+        same_outputs(subject, changed, data)
+    judged, unreadable = _judged(attack, changed, outcome, key, before)
+    return Result(
+        attack=name_of(attack),
+        settings=attack.settings(),
+        strength=attack.strength,
+        variant=attack.variant,
+        before=before,
+        after=judged,
+        unreadable=unreadable,
+        seconds=seconds + earlier,
+        steps=outcome.steps,
+        queries=outcome.queries,
+        change=changed.distance(subject, _looked_at(attack, scene, before)),
+        earlier=earlier,
+        accuracy_before=subject.accuracy(data) if attack.keeps_task else None,
+        accuracy_after=changed.accuracy(data),
+        note=outcome.note,
+        figures=outcome.figures,
+        weights=changed.weights,
+        model=changed.module,
+        key=outcome.key,
+    )
+
+
+def _bookmark(keep: str | Path | None) -> Bookmark | None:
+    if keep is None:
+        return None
+    path = Path(keep)
+    if not path.parent.is_dir():
+        raise OutputError(f"{path.parent} is not a folder: create it first")
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder: give the name of a file")
+    return Bookmark(path)
+
+
+def _looked_at(attack: Attack, scene: Scene, before: Verdict | None) -> Sequence[str]:
+    """The tensors whose change is told: those attacked; where the task is new, those marked.
+
+    A fresh classifier would drown out everything else.
+    """
+    if attack.keeps_task or before is None:
+        return scene.target
+    return [tensor.stored_name for tensor in before.tensors]
+
+
+def _seeded(attack: Attack, scene: Scene, seed: int) -> Outcome:
+    """Run; torch's own randomness follows the seed too and is put back afterwards."""
+    if scene.model is None:
+        return attack.run(scene)
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return attack.run(scene)
+
+
+def _require_attack(attack: Any) -> None:
+    if isinstance(attack, Attack):
+        return
+    if isinstance(attack, type) and issubclass(attack, Attack):
+        name = name_of(attack)
+        raise ParameterError(f"give an attack, not its class: neuralmark.attacks.get({name!r})()")
+    if isinstance(attack, str):
+        raise ParameterError(f"give an attack, not its name: neuralmark.attacks.get({attack!r})()")
+    raise ParameterError(
+        f"expected an attack, as neuralmark.attacks.get(NAME)() makes it, not"
+        f" {type(attack).__name__}"
+    )
+
+
+def _targets(attack: Attack, subject: Subject, tensors: Sequence[str] | None) -> tuple[str, ...]:
+    chosen = subject.select(tensors)
+    if not chosen and attack.kind != KEY:
+        raise AttackError(
+            f"{subject.label} holds no floating-point matrix: nothing to attack; name the tensors"
+            " if it is others that you mean (--tensor, in Python tensors=[...])"
+        )
+    return chosen
+
+
+def _require_finite(attack: Attack, scene: Scene, label: str) -> None:
+    """Attacks on tables of weights take every target; others say themselves what they look at."""
+    if attack.kind != WEIGHTS or "model" in attack.needs:
+        return
+    require_finite(scene.weights, scene.target, label)
+    for number, other in enumerate(scene.others, 1):
+        require_finite(other, scene.target, f"other checkpoint {number}")
+
+
+def _require(attack: Attack, subject: Subject, data: Data | None, others: Sequence[Any]) -> None:
+    name = name_of(attack)
+    if "model" in attack.needs and subject.module is None:
+        raise MissingDataError(
+            f"the attack {name!r} runs the network: give a live torch module, not a file"
+            " (neuralmark.attacks.launch from Python)"
+        )
+    if "data" in attack.needs and data is None:
+        raise MissingDataError(
+            f"the attack {name!r} needs data: pass data=Data(inputs, labels, test_inputs,"
+            " test_labels) to neuralmark.attacks.launch"
+        )
+    if "others" in attack.needs and not others:
+        raise MissingDataError(f"the attack {name!r} needs another checkpoint of the same shape")
+
+
+def _sought(
+    attack: Attack,
+    subject: Subject,
+    key: Key | None,
+    claim: Claim | str | Path | None,
+    *,
+    demand: bool,
+) -> tuple[Verdict | None, Placement]:
+    """The verdict before, and where the attacker believes the mark to be."""
+    if key is None:
+        return None, ()
+    if attack.kind != KEY or not demand:
+        before = carried(subject, key, claim, demand=demand)
+        return before, before.placement
+    try:
+        before = carried(subject, key, claim, demand=False)
+    except UNREADABLE:  # nowhere for the owner's mark to be: the forger looks elsewhere
+        return None, ()
+    return before, before.placement if _carries(before) else ()
+
+
+def _carries(verdict: Verdict) -> bool:
+    full = verdict.status == UNPROVABLE and verdict.matched == verdict.bits
+    return verdict.verified or verdict.status == UNPROVEN or full
+
+
+def carried(
+    subject: Subject, key: Key, claim: Claim | str | Path | None, *, demand: bool = True
+) -> Verdict:
+    """The verdict before; a model without the mark cannot be attacked for it."""
+    verdict = examine(subject.suspect(), key, claim=claim)
+    if demand and not _carries(verdict):
+        raise NoMarkError(
+            f"{subject.label} does not carry this key's mark ({verdict.matched} of {verdict.bits}"
+            " bits): nothing to attack; embed it first, or give the claim that names its tensors"
+        )
+    return verdict
+
+
+def _judged(
+    attack: Attack,
+    changed: Subject,
+    outcome: Outcome,
+    key: Key | None,
+    before: Verdict | None,
+) -> tuple[Verdict | None, str]:
+    """The verdict on the owner's key afterwards, where it was before; for a forged key, on that."""
+    suspect = changed.suspect()
+    if attack.kind == KEY:
+        if outcome.key is None:
+            return None, ""
+        return examine(suspect, outcome.key, claim=_forged_claim(outcome.key, outcome, suspect)), ""
+    if key is None or before is None:
+        return None, ""
+    try:
+        attempts = claimed(suspect.tensors(), before.placement)
+        if not attempts:
+            raise UnknownTensorError("too few of the marked tensors are left under their names")
+        finding, _ = best_finding(suspect, key, attempts)
+        looked = Looked.at(suspect, attempts)
+        looked = replace(looked, trials=max(looked.trials, before.trials))
+        return judge(finding, suspect, key, looked), ""
+    except (*UNREADABLE, NonFiniteError) as error:  # an attack may drive a model to NaN
+        return None, str(error)
+
+
+def _forged_claim(key: Key, outcome: Outcome, suspect: Suspect) -> Claim | None:
+    """What the forger would hand in beside his key."""
+    if not outcome.placement:
+        return None
+    return Claim(
+        key.fingerprint, key.commitment, key.parameters, outcome.placement, suspect.digest({})
+    )
+
+
+def _brief(verdict: Verdict | None) -> dict[str, Any] | None:
+    if verdict is None:
+        return None
+    return {
+        "status": verdict.status,
+        "verified": verdict.verified,
+        "matched": verdict.matched,
+        "bits": verdict.bits,
+        "rate": verdict.rate,
+        "boundary": verdict.boundary,
+        "bound_log2": verdict.bound_log2,
+        "certified_radius_relative": verdict.certified_radius_relative,
+    }

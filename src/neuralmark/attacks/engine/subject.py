@@ -1,0 +1,274 @@
+"""What is attacked: a checkpoint, a table of weights, or a live module, all seen alike."""
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralmark.attacks.contract import Array, Data, Outcome, Weights
+from neuralmark.checkpoints import open_checkpoint
+from neuralmark.checkpoints.readers.dtypes import FLOATS, decode, rounded
+from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
+from neuralmark.errors import (
+    AttackError,
+    DataMismatchError,
+    NonFiniteError,
+    ParameterError,
+    UnknownTensorError,
+)
+from neuralmark.marking.placement import canonical_name, suggestion
+from neuralmark.marking.reading import FileSuspect, Suspect
+
+if TYPE_CHECKING:
+    import torch
+
+BATCH = 256
+TOLERANCE = 1e-3
+"""Outputs count as equal when they differ by less than this share of their scale."""
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model under attack: its floating-point tensors, and the module where there is one."""
+
+    label: str
+    weights: Weights
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    module: "torch.nn.Module | None" = None
+
+    def select(self, names: Sequence[str] | None) -> tuple[str, ...]:
+        """The tensors to attack: those named (stored or canonical names), or every matrix."""
+        if not names:
+            return tuple(name for name, value in self.weights.items() if value.ndim >= 2)
+        wanted = [names] if isinstance(names, str) else names
+        return tuple(dict.fromkeys(self._stored_name(name) for name in wanted))
+
+    def _stored_name(self, name: str) -> str:
+        if name in self.weights:
+            return name
+        plain = canonical_name(str(name))
+        found = [stored for stored in self.weights if canonical_name(stored) == plain]
+        if len(found) > 1:
+            raise UnknownTensorError(f"{name!r} may be any of {', '.join(found)}: name one of them")
+        if not found:
+            near = suggestion(str(name), self.weights)
+            raise UnknownTensorError(f"there is no tensor {name!r}{near}")
+        return found[0]
+
+    def suspect(self) -> Suspect:
+        """What verification reads."""
+        if self.module is not None:
+            from neuralmark.training.live import LiveSuspect
+
+            return LiveSuspect(self.module)
+        return FileSuspect(MemoryCheckpoint(self.weights), self.label)
+
+    def after(self, outcome: Outcome) -> "Subject":
+        """The subject as the attack left it."""
+        if outcome.model is not None:
+            return subject_of(outcome.model)
+        if outcome.weights is None:
+            return self
+        for name, value in outcome.weights.items():
+            if not np.isfinite(value).all():
+                require_finite(self.weights, [name], self.label)
+                raise AttackError(f"the attack left NaN or infinity in {name!r}")
+        changed = {name: self._stored(name, value) for name, value in outcome.weights.items()}
+        weights = {**self.weights, **changed}
+        module = None if self.module is None else _loaded(self.module, changed)
+        return Subject(self.label, weights, self.dtypes, module)
+
+    def _stored(self, name: str, value: Array) -> Array:
+        """As the file's dtype can hold it."""
+        dtype = self.dtypes.get(name, "F32")
+        if dtype in ("F32", "F64"):
+            return _frozen(np.asarray(value, np.float32))
+        flat = rounded(value.reshape(-1).astype(np.float64), dtype)
+        return _frozen(flat.astype(np.float32).reshape(value.shape))
+
+    def distance(self, other: "Subject", names: Iterable[str]) -> float:
+        """‖Δw‖/‖w‖ over the tensors of these names; infinite when most of them changed shape.
+
+        A fresh classifier of another size is left out.
+        """
+        square = norm = 0.0
+        kept = lost = 0
+        for name in names:
+            old, new = other.weights[name], self.weights.get(name)
+            if new is None or new.shape != old.shape:
+                lost += old.size
+                continue
+            kept += old.size
+            if new is not old:
+                square += float(np.square(new - old, dtype=np.float64).sum())
+            norm += float(np.square(old, dtype=np.float64).sum())
+        if lost > kept:
+            return float("inf")
+        return float(np.sqrt(square / norm)) if norm else 0.0
+
+    def accuracy(self, data: Data | None) -> float | None:
+        """Share of the test examples that the module gets right, where that can be asked."""
+        if data is None or self.module is None:
+            return None
+        outputs = _outputs(self.module, data.test_inputs)
+        if outputs.ndim != 2:
+            return None
+        return float((outputs.argmax(1) == data.test_labels).double().mean())
+
+
+def subject_of(model: "str | Path | Weights | torch.nn.Module | Subject") -> Subject:
+    """A path, a table of arrays or a live module as something to attack."""
+    if isinstance(model, Subject):
+        return model
+    if isinstance(model, str | Path):
+        weights, dtypes = _from_file(Path(model))
+        return Subject(str(model), weights, dtypes)
+    if isinstance(model, Mapping):
+        return Subject("weights in memory", {n: _frozen(v) for n, v in model.items()})
+    return _from_module(model)
+
+
+def read_weights(model: "str | Path | Weights") -> Weights:
+    """The floating-point tensors of a checkpoint, or the table itself."""
+    return subject_of(model).weights
+
+
+def require_finite(weights: Weights, names: Iterable[str], label: str) -> None:
+    """Raise if one of these tensors holds NaN or infinity before anybody attacked it."""
+    for name in names:
+        if name in weights and not np.isfinite(weights[name]).all():
+            raise NonFiniteError(
+                f"{label}: {name!r} holds NaN or infinity already: give a sound model, or name the"
+                " tensors to attack (--tensor, in Python tensors=[...])"
+            )
+
+
+FAILURES = (RuntimeError, TypeError, IndexError, ValueError, AttributeError)
+"""What a network raises when it is given something that it was not made for."""
+
+
+def misfit(inputs: "torch.Tensor", error: Exception) -> DataMismatchError:
+    """The error to raise when a network fails on these inputs."""
+    why = next(iter(str(error).splitlines()), type(error).__name__)
+    kind = str(inputs.dtype).removeprefix("torch.")
+    return DataMismatchError(
+        f"the data does not fit the model: inputs of shape {tuple(inputs.shape[1:])} and type"
+        f" {kind} fail in it ({why})"
+    )
+
+
+def check_data(data: Any, subject: Subject) -> None:
+    """Raise unless the data is what attacks take, and the network (if there is one) takes it."""
+    if data is None:
+        return
+    if not isinstance(data, Data):
+        raise DataMismatchError(
+            "data must be neuralmark.attacks.Data(inputs, labels, test_inputs, test_labels), four"
+            f" torch tensors, not {type(data).__name__}"
+        )
+    for part in ("", "test_"):
+        inputs, labels = getattr(data, f"{part}inputs"), getattr(data, f"{part}labels")
+        _check_part(part, inputs, labels)
+        if subject.module is not None:
+            _outputs(subject.module, inputs[:2])
+
+
+def _check_part(part: str, inputs: Any, labels: Any) -> None:
+    import torch
+
+    for name, value in ((f"{part}inputs", inputs), (f"{part}labels", labels)):
+        if not isinstance(value, torch.Tensor):
+            kind = type(value).__name__
+            raise DataMismatchError(f"{name} of the data must be a torch tensor, not {kind}")
+    whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    if labels.ndim != 1 or not whole:
+        raise DataMismatchError(
+            f"{part}labels of the data must be whole numbers in one dimension, one an example, not"
+            f" {str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}"
+        )
+    count = len(inputs) if inputs.ndim else 0
+    if count != len(labels):
+        raise DataMismatchError(
+            f"the data has {count} {part}inputs but {len(labels)} {part}labels: give one label for"
+            " each example"
+        )
+    if not count:
+        raise DataMismatchError(f"{part}inputs of the data are empty: give some examples")
+
+
+def same_outputs(before: Subject, after: Subject, data: Data) -> None:
+    """Raise unless both modules compute the same: for attacks that promise it."""
+    if before.module is None or after.module is None:
+        return
+    old, new = (_outputs(each.module, data.test_inputs[:32]) for each in (before, after))
+    scale = float(old.abs().max()) or 1.0
+    apart = float((old - new).abs().max()) / scale
+    if apart > TOLERANCE:
+        raise AttackError(f"the attack was to keep the function, but outputs differ by {apart:.2g}")
+
+
+def _from_file(path: Path) -> tuple[Weights, dict[str, str]]:
+    checkpoint = open_checkpoint(path)
+    weights, dtypes = {}, {}
+    for name in checkpoint.names():
+        info = checkpoint.info(name)
+        if info.dtype not in FLOATS or info.obstacle is not None:
+            continue
+        pieces = [decode(raw, info.dtype).astype(np.float32) for raw in checkpoint.read(name)]
+        whole = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+        weights[name] = _frozen(whole.reshape(info.shape))
+        dtypes[name] = info.dtype
+    return weights, dtypes
+
+
+def _from_module(model: Any) -> Subject:
+    import torch
+
+    from neuralmark.training.live import DTYPES, state_of
+
+    if not isinstance(model, torch.nn.Module):
+        raise ParameterError(
+            f"expected a path, a table of arrays or a torch module, not {type(model).__name__}"
+        )
+    state = {n: v for n, v in state_of(model).items() if v.dtype.is_floating_point}
+    weights = {n: _frozen(v.detach().float().cpu().numpy().copy()) for n, v in state.items()}
+    dtypes = {name: DTYPES.get(value.dtype, "F32") for name, value in state.items()}
+    return Subject(f"live {type(model).__name__}", weights, dtypes, model)
+
+
+def _loaded(module: "torch.nn.Module", weights: Weights) -> "torch.nn.Module":
+    import torch
+
+    changed = copy.deepcopy(module)
+    state = changed.state_dict()
+    with torch.no_grad():
+        for name, value in weights.items():
+            if state[name].shape != value.shape:
+                raise AttackError(f"{name!r} changed its shape: the attack must give a model")
+            state[name].copy_(torch.from_numpy(np.array(value)))
+    return changed
+
+
+def _outputs(module: Any, inputs: "torch.Tensor") -> "torch.Tensor":
+    import torch
+
+    was = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            parts = [module(inputs[i : i + BATCH]) for i in range(0, len(inputs), BATCH)]
+        return torch.cat([getattr(part, "logits", part) for part in parts])
+    except FAILURES as error:
+        raise misfit(inputs, error) from None
+    finally:
+        module.train(was)
+
+
+def _frozen(array: Array) -> Array:
+    """The array, read-only (a view: the caller's own stays as it is)."""
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,179 @@
+"""The suite: every attack that can be run, at every strength of its sweep, side by side.
+
+Without data, those on weights alone, shared among processes. With a live module and data, those
+that train or look at activations too, one after the other in this process.
+
+Each attack draws from a generator of its own, seeded by the suite's seed and by what the attack
+is, so the card does not depend on how many processes share the work.
+"""
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralmark.attacks import get, name_of, names
+from neuralmark.attacks.contract import Attack, Data, Weights, checked_seed
+from neuralmark.attacks.engine.arena import Arena, Counting, fight_all, fight_here
+from neuralmark.attacks.engine.card import Card, Skipped, make_card
+from neuralmark.attacks.engine.launch import Result, carried
+from neuralmark.attacks.engine.subject import check_data, read_weights, subject_of
+from neuralmark.errors import (
+    AttackError,
+    MissingDataError,
+    MissingExtraError,
+    NeuralMarkWarning,
+    ParameterError,
+)
+from neuralmark.keys.key import Key
+from neuralmark.records import Claim
+
+if TYPE_CHECKING:
+    import torch
+
+CALL = "neuralmark.attacks.launch(neuralmark.attacks.get({name!r})(), module, key"
+DATA = (
+    "needs data: run it from Python, "
+    f"{CALL}, data=neuralmark.attacks.Data(inputs, labels, test_inputs, test_labels))"
+)
+MODEL = f"needs the running network: run it from Python, {CALL})"
+HUNGRY = frozenset({"data", "model"})
+OTHERS = "needs another checkpoint of the same shape: --other FILE (in Python others=[...])"
+ALONE = "has no sweep: run it alone"
+
+
+def suite(
+    model: "str | Path | Weights | torch.nn.Module",
+    key: Key,
+    *,
+    claim: Claim | str | Path | None = None,
+    others: Sequence[str | Path | Weights] = (),
+    seed: int = 0,
+    jobs: int | None = None,
+    only: Sequence[str] | None = None,
+    data: Data | None = None,
+    progress: Counting | None = None,
+) -> Card:
+    """Run every attack that needs no data on the model, and give its robustness card.
+
+    A live module is attacked through its weights; with `data` also by the attacks that train it or
+    look at its activations (`only` keeps that short). `others` are checkpoints of the same shape,
+    for the attacks that merge; `only` names the attacks to run; `jobs` is the number of processes
+    (default: one per core; 1: none but this one). In a script, more than one process needs the
+    usual guard, `if __name__ == "__main__":`. If none of the attacks can be run, that is an error.
+    """
+    start = time.perf_counter()
+    seed = _checked(seed, jobs, only)
+    if isinstance(claim, str | Path):
+        claim = Claim.load(claim)
+    whole = subject_of(model)
+    check_data(data, whole)
+    subject = replace(whole, module=None)
+    before = carried(subject, key, claim)
+    for other in others:
+        read_weights(other)  # what cannot be read is said here, not by a worker
+    live = whole.module is not None
+    members, here, skipped = _shared_out(only, others=bool(others), live=live, data=bool(data))
+    source = Path(model) if isinstance(model, str | Path) else subject
+    arena = Arena(source, key, claim, tuple(others), seed)
+    outcomes = fight_all(arena, subject, members, jobs, progress)
+    outcomes += fight_here(replace(arena, subject=whole, data=data), here, progress)
+    fought = [
+        (attack, outcome)
+        for attack, outcome in zip(members + here, outcomes, strict=True)
+        if isinstance(outcome, Result)
+    ]
+    refused = [outcome for outcome in outcomes if isinstance(outcome, Skipped)]
+    skipped += gathered(refused, {name_of(attack) for attack, _ in fought})
+    if not fought:
+        _nothing_run(skipped, tried=bool(outcomes))
+    seconds = time.perf_counter() - start
+    return make_card(before, fought, skipped, seed=seed, seconds=seconds)
+
+
+def _checked(seed: Any, jobs: Any, only: Any) -> int:
+    """The seed; numbers and names that cannot be meant are refused."""
+    whole = isinstance(jobs, int | np.integer) and not isinstance(jobs, bool)
+    if jobs is not None and not (whole and jobs >= 1):
+        raise ParameterError(f"jobs must be a whole number, 1 or more, not {jobs!r}")
+    named = only is None or (not isinstance(only, str) and all(isinstance(n, str) for n in only))
+    if not named or (only is not None and not len(only)):
+        raise ParameterError(f'only must be a list of names, as in only=["noise"], not {only!r}')
+    return checked_seed(seed)
+
+
+def _nothing_run(skipped: Sequence[Skipped], *, tried: bool) -> None:
+    reasons = "; ".join(f"{each.attack} {each.why}" for each in skipped)
+    words = f"none of these attacks could be run here: {reasons}"
+    raise AttackError(words) if tried else MissingDataError(words)
+
+
+def _shared_out(
+    only: Sequence[str] | None, *, others: bool, live: bool, data: bool
+) -> tuple[list[Attack], list[Attack], list[Skipped]]:
+    """Attacks on weights alone, those that are given the live module, and why the rest cannot."""
+    trained = live and data
+    members, skipped = enlist(only, others=others, data=trained)
+    here = [attack for attack in members if live and getattr(attack, "preserves", False)]
+    members = [attack for attack in members if attack not in here]
+    if trained:
+        hungry, more = enlist(only, others=others, data=True, hungry=True)
+        here += hungry
+        skipped = list(dict.fromkeys(skipped + more))
+    return members, here, skipped
+
+
+def enlist(
+    only: Sequence[str] | None, *, others: bool, data: bool = False, hungry: bool = False
+) -> tuple[list[Attack], list[Skipped]]:
+    """The sweeps of all attacks (or of those named) that can run, and why the rest cannot.
+
+    Hungry ones need a module or data; with `data` they are left to a list of their own.
+    """
+    wanted = names() if only is None else [name.replace("_", "-") for name in only]
+    members: list[Attack] = []
+    skipped: list[Skipped] = []
+    for name in dict.fromkeys(wanted):
+        try:
+            attack = get(name)
+        except MissingExtraError as error:
+            skipped.append(Skipped(name, str(error)))
+            continue
+        if data and hungry != bool(attack.needs & HUNGRY):
+            continue
+        why = obstacle(attack, others=others, data=data)
+        sweep, left_out = ((), []) if why else _sweep(attack)
+        members += sweep
+        reasons = left_out if sweep else [why or ALONE]
+        skipped += [Skipped(name, reason) for reason in reasons]
+    return members, skipped
+
+
+def _sweep(attack: type[Attack]) -> tuple[Sequence[Attack], list[str]]:
+    """An attack's sweep, and what it warns that it leaves out."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", NeuralMarkWarning)
+        sweep = attack.sweep()
+    return sweep, [str(each.message) for each in caught]
+
+
+def gathered(refused: Sequence[Skipped], fought: set[str]) -> list[Skipped]:
+    """Each refusal once; of an attack that never ran for one reason, without its variants."""
+    reasons: dict[str, set[str]] = {}
+    for each in refused:
+        reasons.setdefault(each.attack, set()).add(each.why)
+    whole = {attack for attack, why in reasons.items() if attack not in fought and len(why) == 1}
+    return list(dict.fromkeys(replace(e, variant="") if e.attack in whole else e for e in refused))
+
+
+def obstacle(attack: type[Attack], *, others: bool, data: bool = False) -> str:
+    """Why an attack cannot be run on weights alone; empty: it can."""
+    if "data" in attack.needs and not data:
+        return DATA.format(name=name_of(attack))
+    if "model" in attack.needs and not data:
+        return MODEL.format(name=name_of(attack))
+    return OTHERS if "others" in attack.needs and not others else ""

@@ -1,0 +1,240 @@
+"""The contract of a checkpoint format: names(), info(), read(), write().
+
+A format module (one file beside this one; its name is the format's name) has two functions:
+
+    matches(path, head) -> bool          does this file look like mine? (magic bytes, not suffix)
+    open(path) -> Checkpoint             parse the headers; named errors, bounded memory
+
+Almost every format keeps a tensor as one run of bytes in a file. Such a format only fills in a
+table of `StoredTensor`s and inherits reading, writing and in-place change from here.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from neuralmark.checkpoints.readers import strided
+from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, Raw
+from neuralmark.checkpoints.readers.strided import Strides
+from neuralmark.errors import MalformedError, UnsuitableTensorError
+from neuralmark.storage import files
+
+CHUNK_BYTES = 2 << 20
+"""Tensors are read and written in pieces of this many bytes."""
+
+MAX_TENSORS = 1_000_000
+"""More tensors than this in one checkpoint are refused."""
+
+Edits = Mapping[str, Callable[[], Iterator[bytes]]]
+"""For each edited tensor, by stored name: a function that yields its new bytes in order."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a header says of one tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    obstacle: str | None = None
+    """Why the mark cannot be read from or written to it as it is stored, or None."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for length in self.shape:
+            size *= length
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """Number of stored bytes."""
+        return self.size * ITEMSIZE.get(self.dtype, 0)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor and the run of bytes that holds it."""
+
+    info: TensorInfo
+    file: Path
+    offset: int
+    strides: Strides | None = None
+    """Where the elements do not lie in the order of their indices: how far apart they lie."""
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the run of bytes that holds it."""
+        if self.strides is None:
+            return self.info.nbytes
+        return strided.extent(self.info.shape, self.strides) * ITEMSIZE[self.info.dtype]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Bytes to put at an offset of a file."""
+
+    file: Path
+    offset: int
+    data: bytes
+
+
+class Checkpoint:
+    """An opened checkpoint whose tensors are runs of bytes in one or more files."""
+
+    def __init__(self, path: Path, form: str, tensors: Mapping[str, StoredTensor]) -> None:
+        """`path` is what the user named: a file or a folder."""
+        self.path = path
+        self.format = form
+        self._tensors = tensors
+
+    def others(self) -> "list[tuple[str, Checkpoint]]":
+        """Further tables of tensors in the same file, by name (torch: state_dict_ema and such)."""
+        return []
+
+    def with_others(self) -> "Checkpoint":
+        """All tables in one, the others' names under theirs: for whoever only reads."""
+        tables = self.others()
+        if not tables:
+            return self
+        tensors = dict(self._tensors)
+        for table, other in tables:
+            for name in other.names():
+                stored = other.span(name)
+                place = f"[{table}].{name}"  # no name of the model begins so
+                tensors.setdefault(place, replace(stored, info=replace(stored.info, name=place)))
+        return Checkpoint(self.path, self.format, tensors)
+
+    def names(self) -> list[str]:
+        """Stored names, in the order of the file."""
+        return list(self._tensors)
+
+    def info(self, name: str) -> TensorInfo:
+        """Dtype and shape of a tensor."""
+        return self._tensors[name].info
+
+    def files(self) -> list[Path]:
+        """The files that hold tensors, each once."""
+        return list(dict.fromkeys(t.file for t in self._tensors.values())) or [self.path]
+
+    def stamps(self) -> list[tuple[int, ...]]:
+        """What changes with each file, to see whether one did, or was swapped, while it was read.
+
+        Its owner can set the time of the last change of the content, but not that of the inode.
+        """
+        stats = map(os.stat, self.files())
+        return [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats]
+
+    def span(self, name: str) -> StoredTensor:
+        """Where the bytes of a tensor are; for a compressed one, where its packed bytes begin."""
+        return self._tensors[name]
+
+    def tied(self) -> set[str]:
+        """Tensors whose bytes are those of a tensor before them (tied weights)."""
+        seen: set[tuple[Path, int]] = set()
+        tied = set()
+        for name, stored in self._tensors.items():
+            place = (stored.file, stored.offset)
+            if stored.info.nbytes and place in seen:
+                tied.add(name)
+            seen.add(place)
+        return tied
+
+    def overlap(self, names: Iterable[str]) -> tuple[str, str] | None:
+        """Two of these tensors that share bytes (tied weights), or None."""
+        spans = sorted((self._tensors[name] for name in names), key=lambda s: (s.file, s.offset))
+        for one, two in pairwise(spans):
+            if one.file == two.file and one.offset + one.nbytes > two.offset:
+                return one.info.name, two.info.name
+        return None
+
+    def read(self, name: str) -> Iterator[Raw]:
+        """The tensor's stored bytes, in pieces of whole elements, at most CHUNK_BYTES each.
+
+        A piece is valid until the next one is asked for: the buffer is used again.
+        """
+        stored = self._tensors[name]
+        if stored.info.obstacle is not None:
+            raise UnsuitableTensorError(f"{name[:80]!r} cannot be read: {stored.info.obstacle}")
+        if stored.strides is not None:
+            itemsize, shape = ITEMSIZE[stored.info.dtype], stored.info.shape
+            return strided.read(stored.file, stored.offset, itemsize, shape, stored.strides)
+        return self._pieces(stored)
+
+    @staticmethod
+    def _pieces(stored: StoredTensor) -> Iterator[Raw]:
+        buffer = np.empty(min(CHUNK_BYTES, stored.info.nbytes), np.uint8)
+        with open(stored.file, "rb", buffering=0) as file:
+            at, left = stored.offset, stored.info.nbytes
+            while left:
+                piece = buffer[: min(left, CHUNK_BYTES)]
+                got = os.preadv(file.fileno(), [piece.data], at)
+                if got != len(piece):
+                    raise MalformedError(f"{stored.file}: ends inside {stored.info.name[:80]!r}")
+                yield piece
+                at, left = at + got, left - got
+
+    def write(self, out: Path, edits: Callable[[], Edits]) -> None:
+        """Write a copy to `out` (which must not exist) with some tensors' bytes replaced.
+
+        `edits` is called while the files are being copied, so that computing and copying overlap.
+        """
+        failures: list[BaseException] = []
+        stop = threading.Event()
+
+        def copy() -> None:
+            try:
+                files.copy_tree(self.path, out, stop)
+            except BaseException as error:  # handed to the caller's thread below
+                failures.append(error)
+
+        thread = threading.Thread(target=copy)
+        thread.start()
+        try:
+            changed = edits()
+        except BaseException:
+            stop.set()
+            raise
+        finally:
+            thread.join()
+        if failures:
+            raise failures[0]
+        self.apply(changed, lambda file: out if self.path.is_file() else out / file.name)
+
+    def apply(self, edits: Edits, target: Callable[[Path], Path]) -> None:
+        """Put the new bytes of the edited tensors into the files that `target` names, and sync."""
+        touched: dict[Path, None] = {}
+        for name, pieces in edits.items():
+            stored = self._tensors[name]
+            destination = target(stored.file)
+            touched[destination] = None
+            if stored.strides is not None:
+                layout = stored.info.shape, stored.strides
+                itemsize = ITEMSIZE[stored.info.dtype]
+                strided.write(destination, stored.offset, itemsize, layout, pieces())
+                continue
+            with open(destination, "r+b", buffering=0) as file:
+                at = stored.offset
+                for piece in pieces():
+                    files.write_at(file.fileno(), piece, at)
+                    at += len(piece)
+        for patch in self.repairs(list(edits), target):
+            with open(patch.file, "r+b", buffering=0) as file:
+                files.write_at(file.fileno(), patch.data, patch.offset)
+        for destination in touched:
+            files.sync(destination)
+
+    def repairs(self, names: list[str], target: Callable[[Path], Path]) -> list[Patch]:
+        """Checksums to renew after the bytes of these tensors changed (zip formats have some)."""
+        return []
+
+    def in_place_ranges(self, names: list[str]) -> list[tuple[Path, int, int]]:
+        """Every (file, offset, length) that changing these tensors in place will touch."""
+        spans = [self._tensors[name] for name in names]
+        return [(s.file, s.offset, s.nbytes) for s in spans]

@@ -1,0 +1,1 @@
+"""What formats share: archives, pickles read without running them, element types."""

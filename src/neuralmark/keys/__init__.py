@@ -1,0 +1,1 @@
+"""Keys, and the sealed files that hold them."""

@@ -1,0 +1,297 @@
+"""Keys and the encrypted file that holds one (docs/formats.md)."""
+
+import hashlib
+import secrets
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from neuralmark import schemes
+from neuralmark.core import key as core
+from neuralmark.core.encoding import canonical_json, enc, strict_json
+from neuralmark.core.key import (
+    MAX_CONTENT,
+    SECRET_BYTES,
+    TILED,
+    Mark,
+    Parameters,
+    Placement,
+    Terms,
+)
+from neuralmark.errors import KeyFileError, NonFiniteError, ParameterError, UnknownSchemeError
+from neuralmark.keys.sealing import (
+    ENCRYPTED,
+    FORMAT,
+    VERSION,
+    b64,
+    cipher_of,
+    decrypt,
+    read_container,
+    unb64,
+)
+from neuralmark.storage import files
+
+DEFAULT_COST = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Key:
+    """A secret that can mark models and prove the mark. Immutable; say `Key.new()` or `Key.load()`.
+
+    A native key holds 32 random bytes. A raw key holds a matrix made elsewhere; what it matches is
+    never called verified, because a matrix can be fitted to a model.
+    """
+
+    parameters: Parameters
+    content: bytes = b""
+    salt: bytes = field(default=b"", repr=False)
+    secret: bytes | None = field(default=None, repr=False)
+    matrix: npt.NDArray[np.float32] | None = field(default=None, repr=False)
+    more: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
+    """What else the maker of a raw key chose (schemes other than neuralmark): bits, a filter."""
+
+    def __post_init__(self) -> None:
+        """Refuse a key that is neither native nor raw, or beyond the caps."""
+        if (self.secret is None) == (self.matrix is None):
+            raise ParameterError("a key has either a secret or a matrix")
+        schemes.get(self.parameters.scheme).check(self.parameters)
+        if len(self.content) > MAX_CONTENT:
+            raise ParameterError(f"content is limited to {MAX_CONTENT:,} bytes")
+        if self.secret is not None and self.parameters.pooling != "strided":
+            raise ParameterError("contiguous pooling is for raw keys only")
+        if self.matrix is not None and not np.isfinite(self.matrix).all():
+            raise NonFiniteError("the key matrix holds NaN or infinity")
+        if self.more:
+            _check_more(self.parameters, self.more)
+
+    @classmethod
+    def new(
+        cls, parameters: Parameters | None = None, *, owner: str = "", content: str = ""
+    ) -> "Key":
+        """Draw a fresh native key; owner and content are bound into every mark it makes."""
+        return cls(
+            parameters or Parameters(),
+            content_bytes(owner, content),
+            salt=secrets.token_bytes(32),
+            secret=secrets.token_bytes(SECRET_BYTES),
+        )
+
+    @classmethod
+    def raw(
+        cls,
+        matrix: npt.NDArray[np.float32],
+        rounds: int,
+        pooling: str,
+        content: bytes = b"",
+        filter: str = TILED,  # noqa: A002 - the name it has everywhere
+    ) -> "Key":
+        """Wrap a float32 matrix (pools x bits) made elsewhere; others use the published filter."""
+        if matrix.ndim != 2 or matrix.dtype != np.dtype("<f4"):
+            raise ParameterError(f"K must be a float32 matrix, not {matrix.dtype} {matrix.shape}")
+        pools, bits = matrix.shape
+        parameters = Parameters(int(bits), int(pools), rounds, pooling, filter=filter)
+        return cls(parameters, content, salt=secrets.token_bytes(32), matrix=matrix)
+
+    @classmethod
+    def chosen(
+        cls,
+        parameters: Parameters,
+        matrix: npt.NDArray[np.float32],
+        *,
+        bits: npt.NDArray[np.uint8] | None = None,
+        positions: npt.NDArray[np.int64] | None = None,
+        content: bytes = b"",
+    ) -> "Key":
+        """A raw key of any scheme, everything in it chosen freely: matrix, bits, private filter.
+
+        Such a key can match, but never proves anything. NeuralMark's bits are always the hash of
+        the matrix; other schemes take `bits`, or that hash where none are given.
+        """
+        matrix = np.ascontiguousarray(matrix, "<f4")
+        more: dict[str, npt.NDArray[Any]] = {}
+        if parameters.scheme != "neuralmark":
+            own = core.watermark(matrix, content) if bits is None else bits
+            more["bits"] = np.asarray(own, np.uint8)
+        if positions is not None:
+            more["filter"] = np.asarray(positions, np.int64)
+        salt = secrets.token_bytes(32)
+        return cls(parameters, content, salt=salt, matrix=matrix, more=more)
+
+    @property
+    def kind(self) -> str:
+        """`native` or `raw`."""
+        return "native" if self.secret is not None else "raw"
+
+    def at(self, placement: Placement, anchor: bytes = b"") -> Mark:
+        """The mark this key makes at a placement (for a raw key the same everywhere).
+
+        `anchor` is the digest of the coarse copy that the mark is bound to, if there is one.
+        """
+        scheme = schemes.get(self.parameters.scheme)
+        terms = Terms(self.parameters, placement, self.content, anchor)
+        if self.secret is not None:
+            return scheme.derive(self.secret, terms)
+        assert self.matrix is not None
+        return scheme.chosen({"matrix": self.matrix, **self.more}, terms)
+
+    def noise(self, placement: Placement) -> int:
+        """Seed of the dithering when this key's mark is written at a placement; secret."""
+        terms = Terms(self.parameters, placement, self.content)
+        seed = terms.transcript(b"neuralmark/dither/2", self.secret or b"")
+        return int.from_bytes(hashlib.shake_256(seed).digest(16), "little")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Public name of the key; reveals nothing of it."""
+        return core.fingerprint(self.salt, self._body())
+
+    @cached_property
+    def commitment(self) -> str:
+        """Hiding commitment to the key, for registration; reveals nothing of it."""
+        return core.commitment(self.salt, self._body())
+
+    def save(
+        self,
+        path: str | Path,
+        passphrase: str | None,
+        *,
+        overwrite: bool = False,
+        cost: int = DEFAULT_COST,
+    ) -> None:
+        """Write the key file, mode 0600. A passphrase of None stores the secret plainly."""
+        public: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "fingerprint": self.fingerprint,
+            "commitment": self.commitment,
+        }
+        payload = self._payload()
+        if passphrase is None:
+            public["protection"] = {"method": "none"}
+        else:
+            protection: dict[str, Any] = {
+                "method": ENCRYPTED,
+                **{"log2_n": cost, "r": 8, "p": 1},
+                "salt": b64(secrets.token_bytes(16)),
+                "nonce": b64(secrets.token_bytes(12)),
+            }
+            public["protection"] = protection
+            payload = cipher_of(protection, passphrase).encrypt(
+                unb64(protection["nonce"], 12), payload, canonical_json(public)
+            )
+        text = canonical_json({**public, "payload": b64(payload)}).decode() + "\n"
+        files.write_text(Path(path), text, overwrite=overwrite, mode=0o600)
+
+    @classmethod
+    def load(cls, path: str | Path, passphrase: str | None = None) -> "Key":
+        """Read a key file; without a passphrase, NEURALMARK_PASSPHRASE is used if it is needed."""
+        container = read_container(path)
+        try:
+            payload = unb64(container["payload"])
+            protection = container["protection"]
+            if protection["method"] != "none":
+                payload = decrypt(path, container, payload, passphrase)
+            key = _from_payload(payload)
+        except (ParameterError, NonFiniteError, UnknownSchemeError) as error:
+            raise KeyFileError(f"{path}: {str(error)[:200]}") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise KeyFileError(f"{path}: the key file is damaged") from None
+        public = (container["fingerprint"], container["commitment"])
+        if (key.fingerprint, key.commitment) != public:
+            raise KeyFileError(f"{path}: the key file was edited: its fingerprint does not fit")
+        return key
+
+    def _body(self) -> list[bytes]:
+        material = self.secret if self.matrix is None else _matrix_bytes(self.matrix)
+        parameters = canonical_json(self.parameters.to_dict())
+        more = [_array_bytes(name, self.more[name]) for name in sorted(self.more)]
+        return [self.kind.encode(), parameters, self.content, material or b"", *more]
+
+    def _payload(self) -> bytes:
+        head: dict[str, Any] = {
+            "kind": self.kind,
+            "parameters": self.parameters.to_dict(),
+            "content": b64(self.content),
+            "salt": b64(self.salt),
+        }
+        if self.secret is not None:
+            head["secret"] = b64(self.secret)
+        if self.more:
+            head["pools"] = len(self.matrix) if self.matrix is not None else 0
+            head["more"] = {name: len(self.more[name]) for name in self.more}
+        matrix = b"" if self.matrix is None else _matrix_bytes(self.matrix)
+        more = b"".join(_array_bytes(name, self.more[name]) for name in sorted(self.more))
+        return enc(canonical_json(head)) + matrix + more
+
+
+def content_bytes(owner: str = "", content: str = "") -> bytes:
+    """The bytes bound into a mark: `owner=NAME`, a line break, and free text; both optional."""
+    if any(unicodedata.category(char) == "Cc" for char in owner):
+        raise ParameterError("the owner's name must be one line of plain text")
+    lines = ([f"owner={owner}"] if owner else []) + ([content] if content else [])
+    try:
+        return "\n".join(lines).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ParameterError("the owner and the content must be valid Unicode text") from None
+
+
+def _from_payload(payload: bytes) -> Key:
+    length = int.from_bytes(payload[:8], "little")
+    if length > len(payload) - 8:
+        raise ValueError("the payload is cut off")
+    head, rest = strict_json(payload[8 : 8 + length]), payload[8 + length :]
+    parameters = Parameters.from_dict(head["parameters"])
+    content, salt = unb64(head["content"]), unb64(head["salt"], 32)
+    if head["kind"] == "native" and not rest:
+        secret = unb64(head["secret"], SECRET_BYTES)
+        return Key(parameters, content, salt=salt, secret=secret)
+    if head["kind"] == "raw" and "more" in head:
+        return _raw_of_any(head, rest, parameters, content)
+    if head["kind"] == "raw" and len(rest) == 4 * parameters.bits * parameters.pools:
+        matrix = np.frombuffer(rest, "<f4").reshape(parameters.pools, parameters.bits)
+        return Key(parameters, content, salt=salt, matrix=matrix)
+    raise ValueError("neither a native nor a raw key")
+
+
+_MORE = {"bits": "u1", "filter": "<i8"}
+
+
+def _raw_of_any(head: dict[str, Any], rest: bytes, parameters: Parameters, content: bytes) -> Key:
+    """A raw key of a scheme whose maker chooses more than the matrix."""
+    pools, lengths = head["pools"], head["more"]
+    if type(pools) is not int or not 0 <= 4 * pools * parameters.bits <= len(rest):
+        raise ValueError("the matrix is cut off")
+    at = 4 * pools * parameters.bits
+    matrix = np.frombuffer(rest[:at], "<f4").reshape(pools, parameters.bits)
+    more = {}
+    for name in sorted(lengths):
+        dtype, length = np.dtype(_MORE[name]), lengths[name]
+        if type(length) is not int or not 0 <= length * dtype.itemsize <= len(rest) - at:
+            raise ValueError("an array is cut off")
+        more[name] = np.frombuffer(rest, dtype, length, at)
+        at += length * dtype.itemsize
+    if at != len(rest):
+        raise ValueError("more bytes than arrays")
+    return Key(parameters, content, salt=unb64(head["salt"], 32), matrix=matrix, more=more)
+
+
+def _check_more(parameters: Parameters, more: Mapping[str, npt.NDArray[Any]]) -> None:
+    if parameters.scheme == "neuralmark" or set(more) - set(_MORE) or "bits" not in more:
+        raise ParameterError(f"a raw key of {parameters.scheme} does not hold {sorted(more)}")
+    bits = more["bits"]
+    if bits.shape != (parameters.bits,) or not np.isin(bits, (0, 1)).all():
+        raise ParameterError(f"the bits of a raw key are {parameters.bits} zeros and ones")
+
+
+def _array_bytes(name: str, array: npt.NDArray[Any]) -> bytes:
+    return np.ascontiguousarray(array, _MORE[name]).tobytes()
+
+
+def _matrix_bytes(matrix: npt.NDArray[np.float32]) -> bytes:
+    return np.ascontiguousarray(matrix, "<f4").tobytes()

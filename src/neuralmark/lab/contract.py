@@ -1,0 +1,335 @@
+"""The contract of an experiment: which runs it needs, and what their rows become.
+
+An experiment is one file in this folder with one class that derives from `Experiment`. `runs` is a
+pure function of the preset; `tables` and `figures` are pure functions of the rows.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from neuralmark.core.bound import boundary
+from neuralmark.lab.execution.store import Row
+from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.spec import (
+    Assault,
+    Marking,
+    Spec,
+    Training,
+    Tuning,
+    Value,
+    identity,
+    settings,
+)
+
+SCHEMES = ("clean", "neuralmark", "vanillamark", "greedymark", "votemark")
+MARKS = SCHEMES[1:]
+TITLES = {
+    "clean": "Clean",
+    "neuralmark": "NeuralMark",
+    "vanillamark": "VanillaMark",
+    "greedymark": "GreedyMark",
+    "votemark": "VoteMark*",
+}
+"""VoteMark is a reconstruction: the star says so in every table."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value of a table, the paper's beside it, and whether they contradict each other."""
+
+    ours: str
+    paper: str = ""
+    contradicts: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in the paper's form."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell | str, ...], ...]
+    note: str = ""
+    specs: tuple[Spec, ...] = ()
+    """The runs it shows; needed only where an experiment has several tables."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A labelled line of a figure."""
+
+    label: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: lines over one axis."""
+
+    title: str
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    note: str = ""
+    log: bool = False
+    """Whether the x axis is logarithmic."""
+    steps: bool = False
+    """Whether the lines are histograms: points are the middles of bins."""
+    boundary: float | None = None
+    """The detection rate, in percent, that proves a mark: drawn as a rule."""
+
+
+class Results:
+    """Rows by the run that made them."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        """All rows of a results folder."""
+        self._rows = {row["run"]: row for row in rows}
+
+    def of(self, specs: Sequence[Spec]) -> list[Row]:
+        """The rows of these runs; those that are not finished are left out."""
+        found = (self._rows.get(identity(spec)) for spec in specs)
+        return [row for row in found if row is not None]
+
+    def one(self, spec: Spec) -> Row | None:
+        """The row of a run, or None."""
+        return self._rows.get(identity(spec))
+
+    def values(self, specs: Sequence[Spec], name: str) -> list[float]:
+        """One figure of several runs (seeds): those that are there."""
+        return [float(row[name]) for row in self.of(specs) if row.get(name) is not None]
+
+
+class Experiment(ABC):
+    """Base of all experiments."""
+
+    answers: ClassVar[str]
+    """The question it answers, in one line."""
+    paper: ClassVar[str] = ""
+    """Where the paper has it."""
+    place: ClassVar[int] = 99
+    """Its place in lists and reports: the paper's order, then our own by name."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it is found: that of its file."""
+        return type(self).__module__.rpartition(".")[2].replace("_", "-")
+
+    @abstractmethod
+    def runs(self, preset: Preset) -> list[Spec]:
+        """All runs that it needs at this scale."""
+
+    def tables(self, preset: Preset, results: Results) -> list[Table]:
+        """Its tables, from the rows that are there."""
+        return []
+
+    def figures(self, preset: Preset, results: Results) -> list[Figure]:
+        """Its figures, from the rows that are there."""
+        return []
+
+
+def marking(
+    scheme: str, preset: Preset, changes: Mapping[str, Any] | None = None
+) -> Marking | None:
+    """How a scheme's mark is trained in at this scale; None for Clean."""
+    if scheme == "clean":
+        return None
+    strength = preset.training.strength
+    if scheme == "greedymark":
+        strength = preset.training.greedy_strength
+    sizes: dict[str, Any] = dict(preset.key)
+    if scheme != "neuralmark":  # the others have no pools and rounds of this kind
+        sizes = {name: size for name, size in sizes.items() if name == "bits"}
+    return replace(Marking(scheme, strength=strength, **sizes), **(changes or {}))
+
+
+def training(
+    preset: Preset,
+    data: str,
+    scheme: str,
+    *,
+    architecture: str = "",
+    seed: int = 0,
+    changes: Mapping[str, Any] | None = None,
+) -> Training:
+    """A model of the preset's scale; the same call gives the same run to all experiments."""
+    scale = preset.training
+    main = architecture or scale.main
+    return Training(
+        architecture=main,
+        data=data,
+        epochs=scale.epochs,
+        rate=scale.rate,
+        batch=scale.batch,
+        drops=scale.drops,
+        images=scale.images,
+        test_images=scale.test_images,
+        seed=seed,
+        mark=_shared(marking(scheme, preset, changes), main),
+        options=scale.options if main == scale.main else (),
+    )
+
+
+def _shared(mark: Marking | None, architecture: str) -> Marking | None:
+    """The marking with its usual sizes left out, so that equal runs are the same run."""
+    if mark is None or mark.scheme != "neuralmark":
+        return mark
+    from neuralmark import zoo
+
+    usual = zoo.architecture(architecture).parameters
+    sizes = {"bits": usual.bits, "pools": usual.pools, "rounds": usual.rounds}
+    if (mark.bits or usual.bits) != usual.bits:
+        del sizes["pools"]  # the usual number goes with the usual bits only
+    left_out: dict[str, Any] = {n: None for n, size in sizes.items() if getattr(mark, n) == size}
+    return replace(mark, **left_out)
+
+
+def assault(
+    preset: Preset,
+    victim: Training,
+    attack: str,
+    chosen: Mapping[str, Value],
+    *,
+    data: str = "",
+    tensors: tuple[str, ...] = (),
+) -> Assault:
+    """An attack at the preset's scale; `chosen` are its settings."""
+    return Assault(
+        victim,
+        attack,
+        settings(**chosen),
+        data=data,
+        images=preset.attack.images,
+        tensors=tensors,
+        seed=victim.seed,
+    )
+
+
+def course(preset: Preset, rate: float | None = None) -> dict[str, Value]:
+    """How long and how fast attackers train at this scale."""
+    scale = preset.attack
+    chosen = scale.rate if rate is None else rate
+    return {"rate": float(chosen), "epochs": scale.epochs, "batch": scale.batch}
+
+
+def tuning_course(preset: Preset, rate: float | None = None) -> dict[str, Value]:
+    """The same for fine-tuning, which may last longer."""
+    epochs = preset.attack.finetune_epochs or preset.attack.epochs
+    return {**course(preset, rate), "epochs": epochs}
+
+
+def mean_of(lists: Sequence[Sequence[float]]) -> list[float]:
+    """Place by place, over seeds."""
+    return [sum(values) / len(values) for values in zip(*lists, strict=False)]
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """The mean of the seeds, with their deviation where there are several."""
+    if not values:
+        return "–"
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return form.format(mean)
+    deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+    return f"{form.format(mean)} ± {form.replace('+', '').format(deviation)}"
+
+
+def percent(values: Sequence[float], digits: int = 2) -> str:
+    """The mean of the seeds in percent, with their deviation where there are several."""
+    if not values:
+        return "–"
+    mean = 100 * sum(values) / len(values)
+    if len(values) == 1:
+        return f"{mean:.{digits}f}"
+    spread = (sum((100 * v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5
+    return f"{mean:.{digits}f} ± {spread:.{digits}f}"
+
+
+def least(spec: Training | Tuning | Assault) -> float:
+    """The detection rate that proves a run's mark; 1 for 128 bits or fewer, which prove nothing."""
+    from neuralmark import zoo
+
+    model = spec.victim if isinstance(spec, Assault) else spec
+    bits = None if model.mark is None else model.mark.bits
+    bits = zoo.architecture(model.architecture).parameters.bits if bits is None else bits
+    needed = boundary(bits)
+    return 1.0 if needed is None else needed / bits
+
+
+def kept(specs: Sequence[Training | Tuning | Assault], rates: Sequence[float]) -> bool:
+    """Whether the mean rate of these runs proves their mark."""
+    return sum(rates) / len(rates) >= least(specs[0]) - 1e-9
+
+
+def trained(results: Results, specs: Sequence[Training], theirs: float | None) -> Cell:
+    """Accuracy (rate) of trained models beside the paper's, whose own marks are all found in full.
+
+    A rate that proves nothing contradicts it.
+    """
+    accuracies, rates = results.values(specs, "accuracy"), results.values(specs, "rate")
+    ours = percent(accuracies) + (f" ({percent(rates)})" if rates else "")
+    if theirs is None:
+        return Cell(ours)
+    if specs[0].mark is None:
+        return Cell(ours, f"{theirs:.2f}")
+    against = bool(rates) and not kept(specs, rates)
+    return Cell(ours, f"{theirs:.2f} (100)", contradicts=against)
+
+
+def overwriting(
+    preset: Preset,
+    direction: tuple[str, str],
+    scheme: str,
+    seed: int,
+    *,
+    weight: float = 1.0,
+    rate: float | None = None,
+    rounds: int | None = None,
+    architecture: str = "",
+) -> Assault:
+    """One overwriting attack; its weight is in units of the owner's strength."""
+    source, target = direction
+    changes = {} if rounds is None else {"rounds": rounds}
+    victim = training(preset, source, scheme, architecture=architecture, seed=seed, changes=changes)
+    strength = 1.0 if victim.mark is None else victim.mark.strength
+    chosen = {"weight": float(weight) * strength, **course(preset, rate)}
+    return assault(preset, victim, "overwrite", chosen, data=target)
+
+
+def finetuning(
+    preset: Preset,
+    direction: tuple[str, str],
+    scheme: str,
+    seed: int,
+    *,
+    scope: str,
+    rate: float,
+    architecture: str = "",
+) -> Assault:
+    """One fine-tuning attack with a new classifier."""
+    source, target = direction
+    victim = training(preset, source, scheme, architecture=architecture, seed=seed)
+    tensors = marked_tensors(victim.architecture) if scheme == "clean" else ()
+    chosen = {"scope": scope, **tuning_course(preset, rate)}
+    return assault(preset, victim, "finetune", chosen, data=target, tensors=tensors)
+
+
+def pruning(preset: Preset, victim: Training, share: float) -> Assault:
+    """A share of the marked layer set to zero at random."""
+    tensors = marked_tensors(victim.architecture)
+    return assault(preset, victim, "prune", {"how": "random", "share": share}, tensors=tensors)
+
+
+def others(preset: Preset) -> list[str]:
+    """The architectures of a preset beside its main one."""
+    scale = preset.training
+    return [name for name in (*scale.architectures, *scale.zoo) if name != scale.main]
+
+
+def marked_tensors(architecture: str) -> tuple[str, ...]:
+    """The tensors that an architecture marks by default."""
+    from neuralmark import zoo
+
+    return tuple(zoo.architecture(architecture).marked)

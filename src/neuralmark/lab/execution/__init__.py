@@ -1,0 +1,1 @@
+"""Running what was planned: data, devices, training, attacks; kept in a store."""

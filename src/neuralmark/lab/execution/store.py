@@ -1,0 +1,112 @@
+"""Where runs live: one folder a run, named by the hash of its specification.
+
+    RESULTS/lab.json                  which version of the lab wrote this folder
+    RESULTS/data/NAME.json            the digest of a data set that runs were made with
+    RESULTS/runs/HASH/spec.json       the specification
+    RESULTS/runs/HASH/state.pt        how far an unfinished run is (removed at the end)
+    RESULTS/runs/HASH/model.safetensors, claim.json     what a training leaves for others
+    RESULTS/runs/HASH/row.json        the result; a run is finished when it is there
+
+Every file is written under another name and renamed, so a killed run leaves no half of one.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neuralmark.errors import ResultsError
+from neuralmark.lab.plan.spec import LAB_VERSION, Spec, identity, to_dict
+from neuralmark.storage import files
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of runs."""
+
+    root: Path
+
+    @classmethod
+    def open(cls, root: str | Path) -> "Store":
+        """Make the folder, or check that this version of the lab wrote it."""
+        root = Path(root)
+        head = root / "lab.json"
+        if head.exists():
+            found = _read(head, "choose another folder with --results").get("lab")
+            if found != LAB_VERSION:
+                raise ResultsError(
+                    f"{root} was written by version {found!r} of the lab, this is {LAB_VERSION}:"
+                    " results are never mixed; choose another folder with --results"
+                )
+            return cls(root)
+        if root.exists() and any(root.iterdir()):
+            raise ResultsError(f"{root} is not a folder of lab results: choose an empty one")
+        (root / "runs").mkdir(parents=True, exist_ok=True)
+        files.write_text(head, json.dumps({"lab": LAB_VERSION}) + "\n", overwrite=True)
+        return cls(root)
+
+    def settle(self, name: str, digest: str) -> None:
+        """Remember the data that runs are made with; other data of that name are refused."""
+        path = self.root / "data" / f"{name}.json"
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            files.write_text(path, json.dumps({"digest": digest}) + "\n", overwrite=True)
+        elif _read(path, REMOVE).get("digest") != digest:
+            raise ResultsError(
+                f"the runs in {self.root} were made with other data of the name {name!r}: results"
+                " are never mixed; give that data again, or another folder with --results"
+            )
+
+    def folder(self, spec: Spec) -> Path:
+        """The run's folder, made if need be, with its specification in it."""
+        folder = self.root / "runs" / identity(spec)
+        if not (folder / "spec.json").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(to_dict(spec), indent=1) + "\n"
+            files.write_text(folder / "spec.json", text, overwrite=True)
+        return folder
+
+    def row(self, spec: Spec) -> Row | None:
+        """The result of a run, or None while it has none."""
+        path = self.root / "runs" / identity(spec) / "row.json"
+        return _read(path, REMOVE) if path.exists() else None
+
+    def finish(self, spec: Spec, row: Row) -> None:
+        """Write the result: from now on the run is finished."""
+        folder = self.folder(spec)
+        whole = {**_finite(row), "spec": to_dict(spec), "run": identity(spec)}
+        text = json.dumps(whole, allow_nan=False)
+        files.write_text(folder / "row.json", text + "\n", overwrite=True)
+        for left in (folder / "state.pt", *folder.glob(".*.nmtmp.*")):  # of killed workers too
+            left.unlink(missing_ok=True)
+
+    def rows(self) -> Iterator[Row]:
+        """All results, in the order of their names."""
+        for path in sorted((self.root / "runs").glob("*/row.json")):
+            yield _read(path, REMOVE)
+
+
+REMOVE = "remove its folder and run again"
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinity, which a training that diverges leaves, as None."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _read(path: Path, advice: str) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"{path} cannot be read ({error}): {advice}") from None
+    if not isinstance(data, dict):
+        raise ResultsError(f"{path} is damaged: {advice}")
+    return data

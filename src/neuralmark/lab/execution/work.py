@@ -1,0 +1,270 @@
+"""Carrying out one run: train, attack or measure; resumes from what a killed one had saved."""
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralmark import attacks
+from neuralmark.errors import ParameterError, ResultsError
+from neuralmark.lab.execution import probes
+from neuralmark.lab.execution.devices import AUTO, device_for, name_of
+from neuralmark.lab.execution.store import Row, Store
+from neuralmark.lab.plan.keys import fitting, key_for
+from neuralmark.lab.plan.spec import Assault, Spec, Training, Tuning, identity
+from neuralmark.records import Claim
+from neuralmark.storage import files
+from neuralmark.version import __version__
+
+if TYPE_CHECKING:
+    import torch
+
+    from neuralmark.zoo import DataSet
+
+Notify = Callable[[int, int], None]
+
+LORA_DELTA = "lora_delta"
+"""How the names of LoRA products end: computed, not stored."""
+BINS = 101
+"""Bins of the marked layer's weights, for the figure of distributions."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What runs are carried out with: the folders of results and data, and the device."""
+
+    store: Store
+    data: Path | None = None
+    device: str = AUTO
+
+
+def performer(bench: Bench) -> Callable[[Spec, Notify], None]:
+    """What an engine calls with each run."""
+    return partial(perform, bench)
+
+
+def perform(bench: Bench, spec: Spec, notify: Notify) -> None:
+    """Carry out a run and write its row; does nothing where there is one."""
+    import torch
+
+    store, data = bench.store, bench.data
+    if store.row(spec) is not None:
+        return
+    torch.set_num_threads(1)
+    device = device_for(identity(spec), bench.device)
+    start = time.perf_counter()
+    if isinstance(spec, Training):
+        row = _train(store, data, device, spec, notify)
+    elif isinstance(spec, Tuning):
+        from neuralmark.lab.execution import texts
+
+        row = texts.tune(store, data, device, spec, notify)
+    elif isinstance(spec, Assault):
+        row = _assault(store, data, device, spec, notify)
+    else:
+        row = probes.measure(spec.probe, dict(spec.settings), spec.seed, device)
+    row.setdefault("seconds", time.perf_counter() - start)
+    store.finish(spec, {**row, "versions": versions(), "device": name_of(device)})
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were made with."""
+    import torch
+
+    return {
+        "neuralmark": __version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _built(spec: Training, classes: int) -> "tuple[torch.nn.Module, tuple[str, ...]]":
+    from neuralmark import zoo
+
+    architecture = zoo.architecture(spec.architecture, dict(spec.options))
+    model = architecture.build(classes=classes)
+    return model, spec.tensors or architecture.marked
+
+
+@lru_cache(maxsize=4)
+def _data(
+    name: str, folder: Path | None, device: "torch.device", images: int | None, tests: int | None
+) -> "DataSet":
+    """A data set, read once for all the runs of a worker."""
+    from neuralmark import zoo
+
+    return zoo.data(name, folder, limit=images, test_limit=tests).to(device)
+
+
+def _settled(
+    store: Store,
+    name: str,
+    folder: Path | None,
+    device: "torch.device",
+    images: int | None,
+    tests: int | None,
+) -> "DataSet":
+    """A data set that is the same in all runs of the store."""
+    data = _data(name, folder, device, images, tests)
+    store.settle(f"{name}-{images or 'all'}-{tests or 'all'}", data.digest)
+    return data
+
+
+def _train(
+    store: Store, folder: Path | None, device: "torch.device", spec: Training, notify: Notify
+) -> Row:
+    import torch
+
+    from neuralmark.lab.execution.training import Course, train
+
+    data = _settled(store, spec.data, folder, device, spec.images, spec.test_images)
+    torch.manual_seed(spec.seed)
+    model, tensors = _built(spec, data.classes)
+    model.to(device)
+    for parameter in model.parameters():
+        if parameter.dim() == 4:  # convolutions are quicker so
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    home = store.folder(spec)
+    outcome = train(
+        model,
+        data,
+        Course(
+            spec.epochs,
+            spec.rate,
+            spec.batch,
+            momentum=spec.momentum,
+            decay=spec.decay,
+            seed=spec.seed,
+            drops=spec.drops,
+        ),
+        _attached(spec, tensors),
+        home / "state.pt",
+        notify,
+        tensors,
+    )
+    row = outcome.row
+    row["data"] = {"name": data.name, "digest": data.digest, "note": data.note}
+    row["distribution"] = _distribution(model, tensors)
+    _save(model, home / "model.safetensors")
+    if outcome.claim is not None:
+        outcome.claim.save(home / "claim.json", overwrite=True)
+    return row
+
+
+def _attached(spec: Training, tensors: tuple[str, ...]) -> Any:
+    if spec.mark is None:
+        return None
+    from neuralmark.training.attach import attach as attach_to
+
+    marking = spec.mark
+
+    def attach(model: "torch.nn.Module", optimizer: Any) -> Any:
+        return key_for(
+            spec,
+            lambda key: attach_to(
+                model,
+                optimizer,
+                key,
+                tensors=list(tensors),
+                mode=marking.mode,
+                strength=marking.strength,
+            ),
+        )
+
+    return attach
+
+
+def _distribution(model: "torch.nn.Module", tensors: tuple[str, ...]) -> Row | None:
+    """Counts of the marked tensors' weights between -4 and 4 deviations; LoRA products have none.
+
+    None where there is nothing to count, or where the training diverged.
+    """
+    stored = [name for name in tensors if not name.endswith(LORA_DELTA)]
+    if not stored:
+        return None
+    values = np.concatenate(
+        [model.get_parameter(name).detach().double().reshape(-1).cpu().numpy() for name in stored]
+    )
+    if not np.isfinite(values).all():
+        return None
+    deviation = float(values.std()) or 1.0
+    counts, _ = np.histogram(values / deviation, np.linspace(-4, 4, BINS + 1))
+    return {"counts": counts.tolist(), "deviation": deviation, "mean": float(values.mean())}
+
+
+def _save(model: "torch.nn.Module", path: Path) -> None:
+    from safetensors.torch import save
+
+    state = {name: value.cpu().contiguous() for name, value in model.state_dict().items()}
+    with files.replacing(path, overwrite=True) as beside:
+        beside.write_bytes(save(state))
+
+
+def victim_of(store: Store, spec: Training) -> "torch.nn.Module":
+    """The model that a training left."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    row, path = store.row(spec), store.folder(spec) / "model.safetensors"
+    if row is None:
+        raise ParameterError(f"{spec.label} is not finished")
+    try:
+        state = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ResultsError(
+            f"{path} cannot be read ({error}): remove its folder and run again"
+        ) from None
+    torch.manual_seed(spec.seed)
+    model, _ = _built(spec, int(row["classes"]))
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def _assault(
+    store: Store, folder: Path | None, device: "torch.device", spec: Assault, notify: Notify
+) -> Row:
+    start = time.perf_counter()
+    attack = attacks.get(spec.attack)(**dict(spec.settings))
+    victim = spec.victim
+    model = victim_of(store, victim).to(device)
+    images = spec.images if spec.images is not None else victim.images
+    name, tests = spec.data or victim.data, victim.test_images
+    source = _settled(store, name, folder, device, images, tests)
+    home = store.folder(victim)
+    claim = None if victim.mark is None else Claim.load(home / "claim.json")
+    key = None if claim is None else key_for(victim, partial(fitting, claim.placement))
+    result = attacks.launch(
+        attack,
+        model,
+        key,
+        claim=claim,
+        tensors=list(spec.tensors) or None,
+        data=None if attack.kind == "key" else source.as_data(),
+        seed=spec.seed,
+        demand=False,
+        progress=lambda what, done, total: notify(done, total),
+        keep=store.folder(spec) / "state.pt",
+    )
+    told = result.to_dict()
+    return {
+        "accuracy": result.accuracy_after,
+        "rate": None if result.after is None else result.after.rate,
+        "matched": None if result.after is None else result.after.matched,
+        "status": None if result.after is None else result.after.status,
+        "survived": result.survived,
+        "unreadable": result.unreadable,
+        "change": told["change"],
+        "figures": told["figures"],
+        "steps": result.steps,
+        "queries": result.queries,
+        "attack_seconds": result.seconds,
+        "seconds": result.earlier + time.perf_counter() - start,
+        "data": {"name": source.name, "digest": source.digest, "note": source.note},
+    }

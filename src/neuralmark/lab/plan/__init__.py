@@ -1,0 +1,1 @@
+"""What is to be run: presets, specifications, keys; checked before anything runs."""

@@ -1,0 +1,1 @@
+"""Marks in checkpoints: where they go, how they are read, judged, drafted and written."""

@@ -1,0 +1,224 @@
+"""What a model offers: its tensors, what each could carry, what a strength would cost."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neuralmark import schemes
+from neuralmark.checkpoints import Checkpoint, open_checkpoint
+from neuralmark.core.imprint import LeastChange
+from neuralmark.core.key import Parameters
+from neuralmark.errors import InfeasibleError, NonFiniteError, UnknownTensorError
+from neuralmark.keys.key import Key
+from neuralmark.marking.drafting import plan
+from neuralmark.marking.hiding import HIDDEN, LEAST_STRENGTH, MERGED, explained, exposure_at
+from neuralmark.marking.placement import WIDE, Tensor, auto, catalogue, placement_of
+from neuralmark.marking.reading import Progress
+from neuralmark.marking.surveying import Part, Survey, look, survey
+
+STRENGTHS = (0.5, 1.0, 2.0, 4.0)
+"""Strengths at which a mark is held against a public base."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tensor; carriers are exact with a key and expected without."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    obstacle: str | None
+    chosen: bool
+    carriers: int | None = None
+    weights_per_pool: float | None = None
+    cost_percent: float | None = None
+    grid: str | None = None
+    """On what its values lie; None where its weights were not read."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What somebody with the public base of a fine-tuned model would find of a mark."""
+
+    base: str
+    moved: float
+    """How far fine-tuning moved the tensors, against their own size (root mean squares)."""
+    unmoved: float
+    """Share of their weights that are the base's."""
+    low_rank: float
+    """Share of the difference that is of low rank: near 1 for a merged adapter."""
+    exposures: tuple[tuple[float, float], ...]
+    """Strengths, and how well moved weights are then found (AUC; 0.5: not at all)."""
+    advice: str
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All tensors of a model, and the list that `auto` chooses."""
+
+    model: str
+    format: str
+    parameters: Parameters
+    strength: float
+    exact: bool
+    rows: tuple[Row, ...]
+    auto: tuple[str, ...]
+    why: str
+    auto_carriers: int
+    auto_weights_per_pool: float
+    auto_cost_percent: float | None
+    base: "Comparison | None" = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `neuralmark inspect --json` prints it."""
+        return asdict(self) | {"parameters": self.parameters.to_dict()}
+
+
+def inspect(
+    model: str | Path,
+    key: Key | None = None,
+    *,
+    parameters: Parameters | None = None,
+    strength: float = 1.0,
+    spread: str = WIDE,
+    weights: bool = True,
+    base: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Inspection:
+    """Look at a checkpoint: what it offers, what `auto` would choose and cost.
+
+    The tensors that `auto` chooses are read (unless `weights` is False), to say on which grid their
+    values lie and whether a mark can hide in them. With the public `base` that the model was
+    fine-tuned from, it is said what who has that base would find. The cost of a strength is an
+    estimate for weights that are spread like noise: f(strength, n, k)·√(k/m) of the tensor's norm,
+    f solved once for a random case.
+    """
+    checkpoint = open_checkpoint(model)
+    tensors = catalogue(checkpoint)
+    parameters = key.parameters if key else parameters or Parameters()
+    choice = auto(tensors, parameters, spread)
+    unit = unit_cost(parameters, strength)
+    chosen = {tensor.name for tensor in choice.tensors}
+    rows = [_row(tensor, tensor.name in chosen, parameters, key, unit) for tensor in tensors]
+    if weights:
+        rows = _looked_at(checkpoint, tensors, rows, progress)
+    carriers, per_pool, percent = _room(choice.tensors, parameters, key, unit)
+    return Inspection(
+        model=str(model),
+        format=checkpoint.format,
+        parameters=parameters,
+        strength=strength,
+        exact=key is not None,
+        rows=tuple(rows),
+        auto=tuple(tensor.name for tensor in choice.tensors),
+        why=choice.why,
+        auto_carriers=carriers,
+        auto_weights_per_pool=per_pool,
+        auto_cost_percent=percent,
+        base=None
+        if base is None
+        else compare(checkpoint, base, key or Key.new(parameters), spread),
+    )
+
+
+def compare(checkpoint: Checkpoint, base: str | Path, key: Key, spread: str = WIDE) -> Comparison:
+    """Measure what a mark of this key would show to somebody who has the base."""
+    planned = plan(checkpoint, key, None, spread, open_checkpoint(base))
+    found = survey(checkpoint, planned.tensors, planned.carriers, base=planned.base)
+    updates = [part.update for part in found.parts if part.update is not None]
+    if not updates:
+        raise UnknownTensorError(f"{base}: has none of the tensors that would be marked")
+    ratio, seen, advice = _moved(found), [], "the marked tensors are the base's own: train them"
+    if found.samples:
+        solver = LeastChange(planned.mark, found.effort)
+        seen = [(s, exposure_at(found, solver, s, planned.noise)) for s in STRENGTHS]
+        advice = _advice(dict(seen), explained(found))
+    unmoved = float(np.mean([update.unmoved for update in updates]))
+    return Comparison(str(base), ratio, unmoved, explained(found), tuple(seen), advice)
+
+
+def _moved(found: Survey) -> float:
+    sizes = [(p.update.size, p.tensor.info.size) for p in found.parts if p.update is not None]
+    squares = sum(size * size * count for size, count in sizes)
+    return math.sqrt(squares) / found.reading.norm if found.reading.norm else 0.0
+
+
+def _advice(seen: dict[float, float], low_rank: float) -> str:
+    if seen[LEAST_STRENGTH] > HIDDEN:
+        if low_rank > MERGED:
+            return "a merged adapter: mark it with --base and --in-span"
+        return "fine-tuning moved the weights too little to hide a mark: spread it wider"
+    hidden = max(strength for strength, found in seen.items() if found <= HIDDEN)
+    return f"a mark hides up to about strength {hidden:g}: embed with --base"
+
+
+def _looked_at(
+    checkpoint: Checkpoint, tensors: Sequence[Tensor], rows: list[Row], progress: Progress | None
+) -> list[Row]:
+    """The rows, with what the weights of the chosen tensors show."""
+    size, done, found = sum(row.size for row in rows if row.chosen), 0, []
+    for tensor, row in zip(tensors, rows, strict=True):
+        if row.chosen:
+            try:
+                part = look(checkpoint, tensor)
+            except NonFiniteError as error:
+                part = Part(tensor, 0, None, 0.0, str(error))
+            if part.grid is None:
+                row = replace(row, obstacle=part.why)
+            else:
+                row = replace(row, grid=part.grid.name)
+            done += row.size
+            if progress:
+                progress("reading", done, size)
+        found.append(row)
+    return found
+
+
+def unit_cost(parameters: Parameters, strength: float) -> float | None:
+    """What a strength costs for random pools of deviation 1; None where it is infeasible."""
+    if parameters.pooling != "strided" or parameters.scheme != "neuralmark":
+        return None
+    key = Key.new(parameters)
+    try:
+        solver = LeastChange(key.at((("a random case", (1,)),)))
+        pooled = np.random.default_rng(0).standard_normal(parameters.pools)
+        return solver.cost(pooled, strength)
+    except InfeasibleError:
+        return None
+
+
+def _row(
+    tensor: Tensor, chosen: bool, parameters: Parameters, key: Key | None, unit: float | None
+) -> Row:
+    info = tensor.info
+    row = Row(tensor.name, info.dtype, info.shape, info.size, tensor.obstacle, chosen)
+    if tensor.obstacle is not None:
+        return row
+    carriers, per_pool, percent = _room((tensor,), parameters, key, unit)
+    return Row(row.name, row.dtype, row.shape, row.size, None, chosen, carriers, per_pool, percent)
+
+
+def _room(
+    tensors: Sequence[Tensor], parameters: Parameters, key: Key | None, unit: float | None
+) -> tuple[int, float, float | None]:
+    """Carriers, carriers per pool, and the change in percent that the strength would take."""
+    total = sum(tensor.info.size for tensor in tensors)
+    if not total:
+        return 0, 0.0, None
+    placement = placement_of(tensors)
+    scheme = schemes.get(parameters.scheme)
+    if key is None or scheme.room(parameters, placement) < 1:
+        per_pool = scheme.room(parameters, placement)
+        number = int(per_pool) * parameters.pools
+    else:
+        carriers = scheme.carriers(key.at(placement), placement)
+        number, per_pool = carriers.size, float(carriers.per_pool)
+    percent = None
+    if unit is not None and per_pool >= 1:
+        percent = 100 * unit / math.sqrt(total)
+    return number, per_pool, percent

@@ -1,0 +1,249 @@
+"""From what was read to a Verdict: matches against the boundary, and what could not be read."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuralmark import schemes
+from neuralmark.core import bound
+from neuralmark.core.certificate import certified_radius
+from neuralmark.core.key import Float, Mark, Placement
+from neuralmark.keys.key import Key
+from neuralmark.marking import coverage
+from neuralmark.marking.reading import Attempt, Reading, Suspect
+from neuralmark.records import (
+    NOT_VERIFIED,
+    UNPROVABLE,
+    UNPROVEN,
+    UNREADABLE,
+    VERIFIED,
+    Coverage,
+    Gap,
+    Histogram,
+    TensorRead,
+    Verdict,
+)
+
+RAW_REASON = (
+    "the bits match, but this key is a matrix made elsewhere, and a matrix can be fitted to a"
+    " model that carries no mark; only a key derived from a secret can verify"
+)
+
+CHOSEN_REASON = (
+    "the bits match, but this key was chosen freely, and one can be chosen to fit a model that"
+    " carries no mark; only a key derived from a secret can verify"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one attempt gave."""
+
+    attempt: Attempt
+    mark: Mark
+    reading: Reading
+    margins: Float
+
+    @property
+    def matched(self) -> int:
+        """Bits that match; a zero logit never does."""
+        return int((self.margins > 0).sum())
+
+
+@dataclass(frozen=True)
+class Looked:
+    """How a suspect was looked at: every way that counts, and what could not be read."""
+
+    trials: int
+    coverage: Coverage
+
+    @classmethod
+    def at(
+        cls, suspect: Suspect, attempts: Sequence[Attempt], broken: Iterable[str] = ()
+    ) -> "Looked":
+        """In these ways; `broken` are stored names of tensors that hold NaN or infinity."""
+        known = suspect.tensors()
+        read = [tensor for attempt in attempts for tensor in attempt.read_tensors()]
+        if any(attempt.mapping == "search" for attempt in attempts):
+            return cls(len(attempts), coverage.of_search(known, read, set(broken)))
+        first = attempts[0]
+        wanted = sum(math.prod(shape) for _, shape in first.placement)
+        return cls(len(attempts), coverage.of_claim(known, read, wanted, first.gaps))
+
+
+def judge(
+    finding: Finding, suspect: Suspect, key: Key, looked: Looked, *, full_digest: bool = False
+) -> Verdict:
+    """The verdict on what was found in so many ways of looking."""
+    bits, matched, trials = key.parameters.bits, finding.matched, looked.trials
+    needed = bound.boundary(bits, trials)
+    status, reason = _status(key, finding, needed, looked)
+    reading, attempt = finding.reading, finding.attempt
+    carriers = reading.carriers
+    radius = relative = None
+    linear = schemes.of(finding.mark).linear
+    if status == VERIFIED and linear and not attempt.by_rows:  # rows: of the levelled weights
+        assert needed is not None
+        radius = certified_radius(finding.margins, needed, carriers.per_pool, finding.mark.matrix)
+        relative = radius / reading.norm if np.isfinite(reading.norm) and reading.norm else None
+    scaled = finding.margins / ((reading.sigma_z if linear else 0.0) or 1.0)
+    return Verdict(
+        status=status,
+        reason=reason,
+        matched=matched,
+        bits=bits,
+        boundary=needed,
+        bound_log2=bound.bound_log2(bits, matched, trials),
+        full_match_bound_log2=bound.bound_log2(bits, bits, trials),
+        trials=trials,
+        parameters=key.parameters,
+        key_kind=key.kind,
+        fingerprint=key.fingerprint,
+        placement=attempt.placement,
+        tensors=tuple(
+            TensorRead(name, tensor.info.name, tensor.info.dtype, tensor.info.shape)
+            for (name, _), tensor in zip(attempt.placement, attempt.tensors, strict=True)
+            if tensor is not None
+        ),
+        mapping=attempt.mapping,
+        orientation="transposed" if attempt.transposed else "stored",
+        smallest_margin=float(scaled.min()),
+        median_margin=_median(scaled),
+        margin_histogram=_histogram(scaled),
+        certified_radius=radius,
+        certified_radius_relative=relative,
+        model=suspect.label,
+        checkpoint_digest=suspect.digest(reading.digests, full=full_digest),
+        coverage=looked.coverage,
+        missing=attempt.gaps,
+        scaling="rows" if attempt.by_rows else "stored",
+    )
+
+
+def nothing_read(
+    suspect: Suspect, key: Key, placement: Placement, gaps: tuple[Gap, ...], full_digest: bool
+) -> Verdict:
+    """The verdict where nothing that was to be read can be: it says why, and proves nothing."""
+    bits, known = key.parameters.bits, suspect.tensors()
+    wanted = sum(math.prod(shape) for _, shape in placement)
+    seen = (
+        coverage.of_claim(known, (), wanted, gaps)
+        if placement
+        else coverage.of_search(known, (), set())
+    )
+    return Verdict(
+        status=UNREADABLE,
+        reason=_unread(seen, gaps),
+        matched=0,
+        bits=bits,
+        boundary=bound.boundary(bits),
+        bound_log2=0.0,
+        full_match_bound_log2=bound.bound_log2(bits, bits),
+        trials=0,
+        parameters=key.parameters,
+        key_kind=key.kind,
+        fingerprint=key.fingerprint,
+        placement=placement,
+        tensors=(),
+        mapping="names" if placement else "search",
+        orientation="stored",
+        smallest_margin=0.0,
+        median_margin=0.0,
+        margin_histogram=Histogram((0.0, 1.0), (0,), (0,)),
+        certified_radius=None,
+        certified_radius_relative=None,
+        model=suspect.label,
+        checkpoint_digest=suspect.digest({}, full=full_digest),
+        coverage=seen,
+        missing=gaps,
+    )
+
+
+def _status(key: Key, finding: Finding, needed: int | None, looked: Looked) -> tuple[str, str]:
+    bits, matched, trials = key.parameters.bits, finding.matched, looked.trials
+    ways = f"{trials} ways of looking" if trials > 1 else "one way of looking"
+    filled = _filled(finding.attempt)
+    if needed is None:
+        best = bound.bound_log2(bits, bits, trials)
+        return UNPROVABLE, (
+            f"{bits} bits can never go below 2^-{bound.SECURITY_BITS} in {ways}: even a full match"
+            f" gives only 2^{best:.2f}; make keys of 256 bits or more"
+        )
+    if matched < needed:
+        found = f"{matched} of {bits} bits match; {needed} are needed in {ways}{filled}"
+        if looked.coverage.unreadable_share >= coverage.FROM:
+            return UNREADABLE, f"{_unread(looked.coverage, ())}; of the rest, {found}"
+        hint = (
+            "; where tensors were marked by name, or some were added, removed or renamed since,"
+            " only a claim (or the list of tensors) finds the mark"
+        )
+        return NOT_VERIFIED, found + (hint if not _by_name(finding.attempt) else "")
+    scheme = schemes.of(finding.mark)
+    if key.kind == "raw":
+        own = scheme.name == "neuralmark"
+        why = RAW_REASON if own else f"{CHOSEN_REASON} ({scheme.name}: {scheme.theory})"
+        return UNPROVEN, why + filled
+    return (
+        VERIFIED,
+        f"{matched} of {bits} bits match; {needed} would have sufficed in {ways}{filled}",
+    )
+
+
+def _by_name(attempt: Attempt) -> bool:
+    return attempt.mapping == "names" or bool(attempt.gaps)
+
+
+def _filled(attempt: Attempt) -> str:
+    """Words for tensors that zeros stand for."""
+    if not attempt.gaps:
+        return ""
+    lost = sum(gap.weights for gap in attempt.gaps)
+    total = sum(math.prod(shape) for _, shape in attempt.placement)
+    return (
+        f"; {len(attempt.gaps)} of the {len(attempt.placement)} tensors of the claim"
+        f" ({_share(lost / total)} of its weights) are missing or cannot be read,"
+        " and zeros stand for them"
+    )
+
+
+def _unread(seen: Coverage, gaps: Sequence[Gap]) -> str:
+    """Words for weights that could not be read."""
+    if seen.unreadable:
+        return (
+            f"{seen.unreadable:,} of {seen.wanted:,} weights ({_share(seen.unreadable_share)})"
+            f" could not be read: {seen.why}"
+        )
+    name, why = (gaps[0].name, gaps[0].why) if gaps else ("", "there is nothing to read")
+    return (
+        f"of the {len(gaps)} tensors of the claim too few are in this model to look for the mark"
+        f" (of {name[:80]!r}: {why}); renamed tensors are not found"
+    )
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _median(values: Float) -> float:
+    """As numpy's, which would import its masked arrays for it."""
+    ordered = np.sort(values)
+    middle = len(ordered) // 2
+    return float(ordered[middle] if len(ordered) % 2 else ordered[middle - 1 : middle + 1].mean())
+
+
+def _histogram(scaled: Float) -> Histogram:
+    low, high = min(float(scaled.min()), 0.0), max(float(scaled.max()), 0.0)
+    reach = max(abs(low), abs(high)) or 1.0
+    step = 2 * reach / 40
+    edges = np.arange(np.floor(low / step), np.ceil(high / step) + 1) * step
+    edges = edges if len(edges) > 1 else np.array([0.0, step])
+    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)  # against rounding
+    matched, _ = np.histogram(scaled[scaled > 0], edges)
+    missed, _ = np.histogram(scaled[scaled <= 0], edges)
+    return Histogram(
+        tuple(float(edge) for edge in edges),
+        tuple(int(count) for count in matched),
+        tuple(int(count) for count in missed),
+    )

@@ -1,0 +1,87 @@
+"""How a verdict shows itself: one line, and a small table for notebooks; both from its JSON."""
+
+import html
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from neuralmark.errors import ParameterError
+from neuralmark.version import __version__
+
+Told = Mapping[str, Any]
+"""A verdict as `Verdict.to_dict` gives it."""
+
+LONGEST_OWNER = 200
+_GOOD, _PLAIN = "#1a7f37", "#57606a"
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str]:
+    """Of what a verdict was computed with."""
+    return {
+        "neuralmark": __version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def check_owner(owner: str | None) -> str | None:
+    """A public label: one line, not too long."""
+    if owner is None:
+        return None
+    if not isinstance(owner, str) or not owner.strip() or not owner.isprintable():
+        raise ParameterError(f"owner must be a line of text to show, not {owner!r:.60}")
+    if len(owner) > LONGEST_OWNER:
+        raise ParameterError(f"owner is limited to {LONGEST_OWNER} characters")
+    return owner
+
+
+def short(told: Told) -> str:
+    """One line: status, bits, chance and key."""
+    status = told["status"].replace("-", " ")
+    return f"{status}: {_bits(told)}{_chance(told)}; key {told['fingerprint']}"
+
+
+def table(told: Told) -> str:
+    """A small HTML table, without scripts or anything from elsewhere."""
+    rows = [
+        ("matched", _bits(told) + _chance(told)),
+        ("model", told["model"]),
+        ("key", f"{told['fingerprint']} ({told['key_kind']})"),
+        ("reason", told["reason"]),
+    ]
+    optional = (
+        ("owner", told["owner"]),
+        ("date", told["date"]),
+        ("sha256 of the claim", told["claim_digest"]),
+        ("versions", ", ".join(f"{name} {given}" for name, given in told["versions"].items())),
+    )
+    rows += [(name, value) for name, value in optional if value]
+    files = told["checkpoint_digest"]["files"] or {}
+    rows += [(f"sha256 of {name}", digest) for name, digest in files.items()]
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+        f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+        for name, value in rows
+    )
+    colour = _GOOD if told["verified"] else _PLAIN
+    title = html.escape(told["status"].replace("-", " "))
+    return f"<table><caption style='color:{colour}'><b>{title}</b></caption>{cells}</table>"
+
+
+def _bits(told: Told) -> str:
+    needed = "no number suffices" if told["boundary"] is None else f"{told['boundary']} needed"
+    return f"{told['matched']} of {told['bits']} bits match ({needed})"
+
+
+def _chance(told: Told) -> str:
+    if not told["bound_holds"]:
+        return ""
+    return f", by luck with a chance of at most 2^{told['bound_log2']:.1f}"

@@ -1,0 +1,1 @@
+"""Pages, drawings, plots and LaTeX tables: how reports look."""

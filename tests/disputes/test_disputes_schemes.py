@@ -1,0 +1,111 @@
+"""Arbitration on models whose mark was really trained over, for every scheme."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.attacks.test_training import data
+from tests.conformance.test_schemes import LAYER, MARKING, STRENGTH, key_of, parameters, trained
+from torch import nn
+
+import neuralmark
+from neuralmark import Claim, Key, schemes
+from neuralmark.attacks import Data
+from neuralmark.attacks.engine.launch import launch
+from neuralmark.attacks.forge_learn import ForgeLearn
+from neuralmark.attacks.overwrite import Overwrite
+from neuralmark.disputes import Claimant, Ruling, arbitrate
+
+Case = tuple[Key, Claim, nn.Module, Data]
+
+
+@pytest.fixture(scope="module", params=MARKING)
+def case(request: pytest.FixtureRequest) -> Case:
+    key = key_of(parameters(request.param))
+    model = trained(key)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    mark = neuralmark.attach(model, optimizer, key, tensors=[LAYER])
+    claim = mark.claim()
+    mark.detach()
+    return key, claim, model, data(10)
+
+
+def overwritten(case: Case, weight: float, rate: float) -> tuple[nn.Module, Key, Claim]:
+    """What the thief made of the owner's model, his key, and his claim."""
+    key, claim, model, given = case
+    scale = STRENGTH.get(key.parameters.scheme, 1.0)
+    attack = Overwrite(weight * scale, rate=rate, epochs=40, batch=16, classifier="keep")
+    result = launch(attack, model, key, claim=claim, data=given, seed=3)
+    assert result.model is not None
+    assert result.key is not None
+    digest = claim.marked_digest
+    own = Claim(
+        result.key.fingerprint,
+        result.key.commitment,
+        result.key.parameters,
+        claim.placement,
+        digest,
+    )
+    return result.model, result.key, own
+
+
+def saved(model: nn.Module, path: Path) -> Path:
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, path)
+    return path
+
+
+def ruled(case: Case, thief: tuple[nn.Module, Key, Claim], folder: Path) -> Ruling:
+    key, claim, model, _ = case
+    stolen = saved(thief[0], folder / "thief.safetensors")
+    return arbitrate(
+        [
+            Claimant("owner", key, saved(model, folder / "owner.safetensors"), claim=claim),
+            Claimant("thief", thief[1], stolen, claim=thief[2]),
+        ],
+        disputed=stolen,
+    )
+
+
+def test_the_thief_never_wins_and_the_owner_does_while_his_mark_lasts(
+    case: Case, tmp_path: Path
+) -> None:
+    key, claim, _, _ = case
+    for weight, rate in ((1.0, 0.001), (300.0, 0.02)):
+        thief = overwritten(case, weight, rate)
+        folder = tmp_path / f"{weight:g}"
+        folder.mkdir()
+        ruling = ruled(case, thief, folder)
+        lasts = neuralmark.verify(thief[0], key, claim=claim).verified
+        assert ruling.owner == ("owner" if lasts else None), ruling.reasons
+        assert lasts or weight > 1, "the weak attack must leave the owner's mark"
+        assert ruling.reasons
+
+
+def test_a_learnt_matrix_decides_nothing(case: Case, tmp_path: Path) -> None:
+    """The forger matches the owner's model as it is; his key proves nothing."""
+    key, claim, model, _ = case
+    forged = launch(ForgeLearn(steps=5000), model, key, claim=claim, seed=4)
+    assert forged.key is not None
+    own = Claim(
+        forged.key.fingerprint,
+        forged.key.commitment,
+        forged.key.parameters,
+        claim.placement,
+        claim.marked_digest,
+    )
+    path = saved(model, tmp_path / "m.safetensors")
+    ruling = arbitrate(
+        [
+            Claimant("owner", key, path, claim=claim),
+            Claimant("forger", forged.key, path, claim=own),
+        ]
+    )
+    assert ruling.owner != "forger"
+
+
+def test_every_scheme_is_in_the_battery() -> None:
+    assert set(MARKING) >= {"greedymark", "neuralmark", "vanillamark", "votemark"}
+    assert not schemes.get("clean").marks
+    assert np.isfinite(list(STRENGTH.values())).all()

@@ -1,0 +1,223 @@
+"""Marks in fine-tunes of public models: what who has the base finds, and marks inside adapters."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.conftest import call
+
+import neuralmark
+from neuralmark import Key
+from neuralmark.core.update import auc, low_rank
+from neuralmark.errors import InfeasibleError, ParameterError, UnsuitableTensorError
+from neuralmark.marking.reading import require_carriers
+
+SIDE, LAYERS = 512, 8
+DEVIATION = 0.02
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+def tuned(share: float) -> Change:
+    """Full fine-tuning: noise of so large a share of the weights' deviation."""
+    return lambda w: w + share * DEVIATION * torch.randn_like(w)
+
+
+def adapted(share: float, rank: int) -> Change:
+    """A merged adapter."""
+
+    def change(w: torch.Tensor) -> torch.Tensor:
+        product = torch.randn(SIDE, rank) @ torch.randn(rank, SIDE)
+        return w + product * (share * DEVIATION / product.std())
+
+    return change
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("base") / "base.safetensors"
+    save_file(
+        {
+            f"layers.{i}.weight": (DEVIATION * torch.randn(SIDE, SIDE)).bfloat16()
+            for i in range(LAYERS)
+        },
+        path,
+    )
+    return path
+
+
+@pytest.fixture
+def fine_tune(base: Path, tmp_path: Path) -> Callable[[Change], Path]:
+    def make(change: Change) -> Path:
+        torch.manual_seed(1)
+        path = tmp_path / "tuned.safetensors"
+        save_file({n: change(w.float()).bfloat16() for n, w in load_file(base).items()}, path)
+        return path
+
+    return make
+
+
+def moved_and_not(
+    marked: Path, model: Path, base: Path
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sizes of the differences to the base: of weights the mark moved, and of the others."""
+    after, before, public = (load_file(path) for path in (marked, model, base))
+    names = sorted(after)
+    flat = [torch.cat([t[n].float().reshape(-1) for n in names]) for t in (after, before, public)]
+    moved = flat[0] != flat[1]
+    size = (flat[0] - flat[2]).abs()
+    return size[moved], size[~moved], moved
+
+
+def test_a_mark_hides_behind_fine_tuning(
+    base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
+) -> None:
+    model, out, key = fine_tune(tuned(0.2)), tmp_path / "out.safetensors", Key.new()
+    done = neuralmark.embed(model, key, out, base=base)
+    assert done.verdict is not None
+    assert done.verdict.matched == 256
+    assert done.exposure is not None
+    assert done.exposure <= 0.55
+    ours, others, _ = moved_and_not(out, model, base)
+    seen = auc(ours.numpy(), others.numpy())
+    assert max(seen, 1 - seen) == pytest.approx(done.exposure, abs=0.02)
+
+
+def test_too_little_fine_tuning_hides_nothing(
+    base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
+) -> None:
+    model, out, key = fine_tune(tuned(0.005)), tmp_path / "out.safetensors", Key.new()
+    with pytest.raises(InfeasibleError, match="who has the base would find the mark"):
+        neuralmark.embed(model, key, out, base=base)
+    assert not out.exists()
+    insisted = neuralmark.embed(model, key, out, base=base, strength=1.0)
+    assert insisted.exposure is not None
+    assert insisted.exposure > 0.6
+
+
+def test_weights_that_fine_tuning_left_alone_stay(
+    base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
+) -> None:
+    """A sparse update: a moved weight outside of it would show at once."""
+
+    def sparse(w: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.rand_like(w) < 0.5, tuned(0.3)(w), w)
+
+    model, out = fine_tune(sparse), tmp_path / "out.safetensors"
+    done = neuralmark.embed(model, Key.new(), out, base=base, strength=1.0)
+    assert done.verdict is not None
+    assert done.verdict.matched == 256
+    after, before, public = (load_file(path) for path in (out, model, base))
+    for name in after:
+        alone = before[name] == public[name]
+        assert alone.float().mean() > 0.4
+        assert torch.equal(after[name][alone], before[name][alone])
+
+
+def test_tensors_of_the_base_itself_are_refused(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsuitableTensorError, match="it is the base's own"):
+        neuralmark.embed(base, Key.new(), tmp_path / "out.safetensors", base=base)
+
+
+def test_another_model_is_no_base(fine_tune: Callable[[Change], Path], tmp_path: Path) -> None:
+    model, other = fine_tune(tuned(0.2)), tmp_path / "other.safetensors"
+    save_file({"x.weight": torch.randn(64, 200)}, other)
+    with pytest.raises(UnsuitableTensorError, match="the base has no tensor of this name"):
+        neuralmark.embed(model, Key.new(), tmp_path / "out.safetensors", base=other)
+
+
+def test_a_merged_adapter_is_recognised(
+    base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
+) -> None:
+    model = fine_tune(adapted(0.2, 16))
+    with pytest.raises(InfeasibleError, match=r"as of a merged adapter.*--in-span"):
+        neuralmark.embed(model, Key.new(), tmp_path / "out.safetensors", base=base)
+
+
+def test_a_mark_inside_an_adapters_span_keeps_its_rank(
+    base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
+) -> None:
+    rank = 32
+    model, out, key = fine_tune(adapted(1.0, rank)), tmp_path / "out.safetensors", Key.new()
+    done = neuralmark.embed(model, key, out, base=base, in_span=True)
+    assert done.verdict is not None
+    assert done.verdict.matched == 256
+    after, before, public = (load_file(path) for path in (out, model, base))
+    for name in after:
+        assert after[name].dtype == torch.bfloat16
+        rest = []
+        for state in (after, before):
+            difference = (state[name].float() - public[name].float()).numpy()
+            left, right = low_rank(difference, rank)
+            rest.append(difference - left @ right)
+        assert rest[0].std() == pytest.approx(rest[1].std(), rel=0.1)
+    assert located_in_rest(after, public, key, rank) < 0.52
+
+
+def located_in_rest(after: Any, public: Any, key: Key, rank: int) -> float:
+    """How well carriers are told from others by what the low rank does not explain."""
+    names = sorted(after, key=lambda n: int(n.split(".")[1]))
+    placement = tuple((name, (SIDE, SIDE)) for name in names)
+    carriers = require_carriers(key.at(placement), placement)
+    scores = []
+    for name in names:
+        difference = (after[name].float() - public[name].float()).numpy()
+        left, right = low_rank(difference, rank)
+        scores.append(torch.from_numpy(abs(difference - left @ right)).reshape(-1))
+    flat = torch.cat(scores)
+    mask = torch.zeros(len(flat), dtype=torch.bool)
+    mask[torch.from_numpy(carriers.positions())] = True
+    seen = auc(flat[mask].numpy(), flat[~mask].numpy())
+    return max(seen, 1 - seen)
+
+
+def test_an_adapter_that_is_too_small_is_refused_with_its_share(
+    base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
+) -> None:
+    model = fine_tune(adapted(0.05, 4))
+    with pytest.raises(InfeasibleError, match="would change the adapter by"):
+        neuralmark.embed(model, Key.new(), tmp_path / "out.safetensors", base=base, in_span=True)
+
+
+def test_plain_fine_tuning_has_no_span(
+    base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
+) -> None:
+    model, out = fine_tune(tuned(0.2)), tmp_path / "out.safetensors"
+    with pytest.raises(InfeasibleError, match="no merged adapter"):
+        neuralmark.embed(model, Key.new(), out, base=base, in_span=True)
+    with pytest.raises(ParameterError, match="needs the base"):
+        neuralmark.embed(model, Key.new(), out, in_span=True)
+    with pytest.raises(ParameterError, match="not a budget"):
+        neuralmark.embed(model, Key.new(), out, base=base, in_span=True, budget=1.0)
+
+
+def test_inspect_says_what_who_has_the_base_would_find(
+    base: Path, fine_tune: Callable[[Change], Path]
+) -> None:
+    model = fine_tune(tuned(0.2))
+    found = call("inspect", model, "--base", base, "--json").json["base"]
+    assert found["moved"] == pytest.approx(0.2, rel=0.05)
+    assert found["low_rank"] < 0.5
+    seen = dict(map(tuple, found["exposures"]))
+    assert 0.5 <= seen[0.5] <= seen[1.0] <= seen[4.0]
+    assert "embed with --base" in found["advice"]
+    text = call("inspect", model, "--base", base)
+    assert "fine-tuning moved" in text.out
+    merged = call("inspect", fine_tune(adapted(0.2, 16)), "--base", base, "--json").json["base"]
+    assert merged["low_rank"] > 0.9
+    assert "--in-span" in merged["advice"]
+
+
+def test_the_command_line_shows_the_exposure(
+    base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path, key: Path
+) -> None:
+    model, out = fine_tune(tuned(0.2)), tmp_path / "out.safetensors"
+    done = call("embed", model, "--key", key, "-o", out, "--base", base)
+    assert done.code == 0, done.err
+    assert "against the base" in done.out
+    missing = call("embed", model, "--key", key, "-o", out, "--force", "--base", tmp_path / "no")
+    assert missing.code == 3
+    assert "Traceback" not in missing.err

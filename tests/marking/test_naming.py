@@ -1,0 +1,229 @@
+"""Which tensors stand for the claim's: missing ones, common prefixes, decoys; every way counted."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from tests.conftest import gaussian
+
+import neuralmark
+from neuralmark import Claim, Key, Parameters
+from neuralmark.checkpoints import TensorInfo
+from neuralmark.marking.attempts import claimed, searched
+from neuralmark.marking.naming import MOST_PREFIXES, MOST_TWINS
+from neuralmark.marking.placement import catalogue_of
+
+SMALL = Parameters(bits=256, pools=512, rounds=1)
+Tensors = dict[str, npt.NDArray[np.float32]]
+LAYERS = [
+    f"model.layers.{i}.{part}.weight" for i in range(6) for part in ("q", "k", "v", "up", "down")
+]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Key, Claim]:
+    """A model like a small Llama, marked wide."""
+    folder = tmp_path_factory.mktemp("llama")
+    tensors = {name: gaussian(96, 128, seed=i) for i, name in enumerate(LAYERS)}
+    tensors["lm_head.weight"] = gaussian(300, 96, seed=99)
+    tensors["model.embed_tokens.weight"] = gaussian(300, 96, seed=98)
+    save_file(tensors, folder / "source.safetensors")
+    key = Key.new(SMALL)
+    marked = folder / "m.safetensors"
+    result = neuralmark.embed(folder / "source.safetensors", key, marked, strength=3)
+    assert result.claim is not None
+    assert len(result.claim.placement) == len(LAYERS)
+    return marked, key, result.claim
+
+
+def saved(path: Path, tensors: Tensors) -> Path:
+    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path)
+    return path
+
+
+def without(tensors: Tensors, gone: Callable[[str], bool]) -> Tensors:
+    return {name: value for name, value in tensors.items() if not gone(name)}
+
+
+def test_a_missing_layer_is_read_as_zeros_and_the_verdict_says_so(
+    llama: tuple[Path, Key, Claim], tmp_path: Path
+) -> None:
+    path, key, claim = llama
+    less = without(load_file(path), lambda name: ".layers.2." in name)
+    verdict = neuralmark.verify(saved(tmp_path / "l.safetensors", less), key, claim=claim)
+    assert verdict.verified
+    assert {gap.name for gap in verdict.missing} == {n for n in LAYERS if ".layers.2." in n}
+    assert all(gap.why == "it is not there" and not gap.stored for gap in verdict.missing)
+    assert "5 of the 30 tensors of the claim (16.7 % of its weights)" in verdict.reason
+    assert "zeros stand for them" in verdict.reason
+    assert len(verdict.tensors) == 25
+    assert verdict.to_dict()["missing"][0]["why"] == "it is not there"
+
+
+def test_many_missing_matrices(llama: tuple[Path, Key, Claim], tmp_path: Path) -> None:
+    path, key, claim = llama
+    less = without(load_file(path), lambda name: ".q." in name or ".k." in name)
+    verdict = neuralmark.verify(saved(tmp_path / "l.safetensors", less), key, claim=claim)
+    assert verdict.verified
+    assert len(verdict.missing) == 12
+
+
+def test_a_tensor_of_another_shape_is_missing(
+    llama: tuple[Path, Key, Claim], tmp_path: Path
+) -> None:
+    path, key, claim = llama
+    tensors = load_file(path) | {LAYERS[3]: gaussian(7, 5)}
+    verdict = neuralmark.verify(saved(tmp_path / "l.safetensors", tensors), key, claim=claim)
+    assert verdict.verified
+    assert [gap.why for gap in verdict.missing] == ["it has the shape (7, 5) instead of (96, 128)"]
+
+
+def test_zeros_alone_are_never_looked_at(llama: tuple[Path, Key, Claim], tmp_path: Path) -> None:
+    path, key, claim = llama
+    tensors = load_file(path)
+    few = {name: tensors[name] for name in LAYERS[:3]}
+    verdict = neuralmark.verify(saved(tmp_path / "f.safetensors", few), key, claim=claim)
+    assert verdict.status == "unreadable"
+    assert verdict.trials == 0
+
+
+@pytest.mark.parametrize("prefix", ["model.", "backbone.", "language_model.", "vision.text."])
+def test_one_common_prefix_added_is_found(
+    llama: tuple[Path, Key, Claim], tmp_path: Path, prefix: str
+) -> None:
+    path, key, claim = llama
+    tensors = {prefix + name: value for name, value in load_file(path).items()}
+    file = saved(tmp_path / "p.safetensors", tensors)
+    told = neuralmark.verify(file, key, claim=claim)
+    assert (told.verified, told.mapping, told.missing) == (True, "prefix", ())
+    assert told.tensors[0].stored_name == prefix + told.tensors[0].name
+    alone = neuralmark.verify(file, key)
+    assert (alone.verified, alone.mapping) == (True, "prefix")
+    assert alone.placement == claim.placement
+
+
+def test_the_inner_part_saved_alone_is_found(
+    llama: tuple[Path, Key, Claim], tmp_path: Path
+) -> None:
+    path, key, claim = llama
+    inner = {
+        name.removeprefix("model."): value
+        for name, value in load_file(path).items()
+        if name.startswith("model.")
+    }
+    file = saved(tmp_path / "i.safetensors", inner)
+    assert neuralmark.verify(file, key, claim=claim).mapping == "prefix"
+    alone = neuralmark.verify(file, key)
+    assert (alone.verified, alone.mapping) == (True, "prefix")
+
+
+def test_a_part_of_a_larger_model_is_found(llama: tuple[Path, Key, Claim], tmp_path: Path) -> None:
+    path, key, claim = llama
+    tensors = {f"language_model.{name}": value for name, value in load_file(path).items()}
+    tensors |= {f"vision.{i}.weight": gaussian(256, 300, seed=i) for i in range(3)}
+    file = saved(tmp_path / "v.safetensors", tensors)
+    assert neuralmark.verify(file, key, claim=claim).verified
+    alone = neuralmark.verify(file, key)
+    assert alone.verified
+    assert alone.trials > neuralmark.verify(file, key, claim=claim).trials
+
+
+def test_a_small_decoy_beside_a_wrapped_name_hides_nothing(
+    llama: tuple[Path, Key, Claim], tmp_path: Path
+) -> None:
+    path, key, claim = llama
+    tensors = {f"module.{name}": value for name, value in load_file(path).items()}
+    tensors |= {name: gaussian(8, 8) for name in LAYERS}
+    file = saved(tmp_path / "d.safetensors", tensors)
+    assert neuralmark.verify(file, key, claim=claim).verified
+    assert neuralmark.verify(file, key).verified
+
+
+@pytest.mark.parametrize("decoys", [1, len(LAYERS)])
+def test_decoys_of_the_same_shape_under_the_claimed_names_hide_nothing(
+    llama: tuple[Path, Key, Claim], tmp_path: Path, decoys: int
+) -> None:
+    path, key, claim = llama
+    tensors = {f"module.{name}": value for name, value in load_file(path).items()}
+    tensors |= {name: gaussian(96, 128, seed=1000 + i) for i, name in enumerate(LAYERS[:decoys])}
+    file = saved(tmp_path / "d.safetensors", tensors)
+    told = neuralmark.verify(file, key, claim=claim)
+    assert told.verified
+    assert told.trials > 2  # every choice counts
+    assert all(tensor.stored_name.startswith("module.") for tensor in told.tensors)
+    assert neuralmark.verify(file, key).verified
+
+
+def test_decoys_under_the_claimed_names_with_the_real_ones_elsewhere(
+    llama: tuple[Path, Key, Claim], tmp_path: Path
+) -> None:
+    path, key, claim = llama
+    tensors = {f"real.{name}": value for name, value in load_file(path).items()}
+    tensors |= {name: gaussian(96, 128, seed=1000 + i) for i, name in enumerate(LAYERS)}
+    file = saved(tmp_path / "d.safetensors", tensors)
+    told = neuralmark.verify(file, key, claim=claim)
+    assert (told.verified, told.mapping) == (True, "prefix")
+    assert neuralmark.verify(file, key).verified
+
+
+def test_the_number_of_ways_is_capped() -> None:
+    shape = (96, 128)
+    wrappers = ["", "module.", "_orig_mod.", "module._orig_mod.", "base_model.model."]
+    infos = [TensorInfo(w + name, "F32", shape) for w in wrappers for name in LAYERS]
+    infos += [TensorInfo(f"p{i}.{name}", "F32", shape) for i in range(40) for name in LAYERS]
+    ways = claimed(catalogue_of(infos), tuple((name, shape) for name in LAYERS))
+    assert len(ways) <= 2 * (MOST_TWINS + MOST_PREFIXES)
+    assert len({way.reading_of for way in ways}) == len(ways)
+    assert len(searched(catalogue_of(infos[:200]), Key.new(SMALL))) < 600
+
+
+def test_the_order_of_a_file_changes_no_way_of_looking() -> None:
+    infos = [TensorInfo(w + name, "F32", (96, 128)) for w in ("", "module.") for name in LAYERS]
+    placement = tuple((name, (96, 128)) for name in LAYERS)
+    ways = [
+        [way.reading_of for way in claimed(catalogue_of(order), placement)]
+        for order in (infos, infos[::-1])
+    ]
+    assert ways[0] == ways[1]
+
+
+def test_live_modules_have_gaps_and_prefixes_too(llama: tuple[Path, Key, Claim]) -> None:
+    path, key, claim = llama
+    inner = torch.nn.Module()
+    for name, value in load_file(path).items():
+        if ".layers.1." not in name:
+            inner.register_buffer(name.replace(".", "/"), torch.from_numpy(value))
+
+    class Renamed(torch.nn.Module):
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            return {f"net.{n.replace('/', '.')}": t for n, t in inner.named_buffers()}
+
+    verdict = neuralmark.verify(Renamed(), key, claim=claim)
+    assert (verdict.verified, verdict.mapping, len(verdict.missing)) == (True, "prefix", 5)
+
+
+@pytest.mark.parametrize("aliased", [True, False])
+def test_many_decoy_prefixes_hide_nothing(
+    llama: tuple[Path, Key, Claim], tmp_path: Path, aliased: bool
+) -> None:
+    """Views of one storage cost a thief nothing; they are one way of looking."""
+    path, key, claim = llama
+    weights = {name: torch.from_numpy(value) for name, value in load_file(path).items()}
+    state = {f"zz.{name}": value for name, value in weights.items()}
+    store = torch.randn(300 * 128)
+    for i in range(9):
+        for name, value in weights.items():
+            fake = store[: value.numel()].reshape(value.shape)
+            state[f"a{i}.{name}"] = fake if aliased else fake.clone() + i
+    file = tmp_path / "m.pt"
+    torch.save(state, file)
+    told = neuralmark.verify(file, key, claim=claim)
+    assert (told.verified, told.mapping) == (True, "prefix")
+    assert told.coverage.share <= 1
+    assert told.trials == (4 if aliased else 20)
+    assert neuralmark.verify(file, key).verified

@@ -1,0 +1,279 @@
+"""Which tensors can carry a mark, and which auto takes."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from neuralmark.checkpoints import TensorInfo
+from neuralmark.core.key import Parameters
+from neuralmark.errors import (
+    ParameterError,
+    TooFewCarriersError,
+    UnknownTensorError,
+    UnsuitableTensorError,
+)
+from neuralmark.marking.placement import (
+    SPREADS,
+    auto,
+    canonical_name,
+    catalogue_of,
+    fitting_parameters,
+    natural,
+    select,
+)
+
+LLAMA = [
+    TensorInfo("model.embed_tokens.weight", "BF16", (32000, 4096)),
+    *(
+        TensorInfo(f"model.layers.{i}.{part}.weight", "BF16", shape)
+        for i in range(12)
+        for part, shape in {
+            "self_attn.q_proj": (4096, 4096),
+            "mlp.down_proj": (4096, 11008),
+            "mlp.up_proj": (11008, 4096),
+            "input_layernorm": (4096,),
+        }.items()
+    ),
+    TensorInfo("model.norm.weight", "BF16", (4096,)),
+    TensorInfo("lm_head.weight", "BF16", (32000, 4096)),
+]
+RESNET = [
+    TensorInfo("module.conv1.weight", "F32", (16, 3, 3, 3)),
+    *(
+        TensorInfo(f"module.layer{i}.{j}.conv{c}.weight", "F32", (width, width, 3, 3))
+        for i, width in ((1, 16), (2, 32), (3, 64))
+        for j in range(3)
+        for c in (1, 2)
+    ),
+    TensorInfo("module.linear.weight", "F32", (10, 64)),
+]
+
+
+PARTS = {"attn.weight": (2048, 2048), "up.weight": (2048, 1024), "down.weight": (1024, 2048)}
+DEEP = [
+    TensorInfo("embed.weight", "BF16", (50_000, 2048)),
+    *(
+        TensorInfo(f"blocks.{i}.{part}", "BF16", shape)
+        for i in range(60)
+        for part, shape in PARTS.items()
+    ),
+    *(TensorInfo(f"blocks.{i}.norm.weight", "BF16", (2048,)) for i in range(60)),
+]
+"""60 layers of 8.4 million weights in three matrices each."""
+
+
+def chosen(
+    infos: list[TensorInfo], parameters: Parameters | None = None, spread: str = "wide"
+) -> list[str]:
+    choice = auto(catalogue_of(infos), parameters or Parameters(), spread)
+    return [tensor.name for tensor in choice.tensors]
+
+
+def depths(names: list[str]) -> list[int]:
+    return [int(name.split(".")[1]) for name in names]
+
+
+def weights_in(names: list[str], infos: list[TensorInfo]) -> int:
+    return sum(info.size for info in infos if info.name in names)
+
+
+def test_quick_takes_one_large_inner_tensor_where_one_is_enough() -> None:
+    assert chosen(LLAMA, spread="quick") == ["model.layers.0.mlp.down_proj.weight"]
+
+
+def test_quick_takes_the_few_largest() -> None:
+    assert chosen(DEEP, spread="quick") == [f"blocks.{i}.attn.weight" for i in range(4)]
+    few = Parameters(bits=160, pools=200)
+    assert chosen(DEEP, few, "quick") == [f"blocks.{i}.attn.weight" for i in range(2)]
+
+
+def test_all_takes_every_inner_tensor() -> None:
+    names = chosen(DEEP, spread="all")
+    assert sorted(names) == sorted(f"blocks.{i}.{part}" for i in range(60) for part in PARTS)
+    assert names == sorted(names, key=natural)
+
+
+def test_wide_takes_enough_and_no_more() -> None:
+    for parameters in (Parameters(), Parameters(512, 1024), Parameters(160, 200)):
+        names = chosen(DEEP, parameters)
+        total = weights_in(names, DEEP)
+        wanted = min(parameters.pools << 18, weights_in(chosen(DEEP, spread="all"), DEEP))
+        assert wanted <= total < wanted + 2048 * 2048
+    assert len(chosen(DEEP)) == len(set(chosen(DEEP)))
+
+
+@pytest.mark.parametrize("pools", [64, 200, 512, 900, 1500])
+def test_wide_is_spread_evenly_over_the_depths_and_the_kinds_of_layers(pools: int) -> None:
+    names = chosen(DEEP, Parameters(pools // 2, pools))
+    bands = Counter(depth // 10 for depth in depths(names))
+    assert max(bands[i] for i in range(6)) - min(bands[i] for i in range(6)) <= 2
+    assert min(depths(names)) <= 60 * 3 / len(names)
+    assert max(depths(names)) >= 59 - 60 * 3 / len(names)
+    kinds = Counter(name.split(".")[2] for name in names)
+    if len(names) >= 20:
+        assert (
+            max(kinds.values()) - min(kinds[part.split(".")[0]] for part in PARTS) <= len(names) / 4
+        )
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+def test_no_spread_depends_on_order_precision_or_wrappers(spread: str) -> None:
+    usual = chosen(DEEP, spread=spread)
+    for seed in range(5):
+        shuffled = random.Random(seed).sample(DEEP, len(DEEP))
+        assert chosen(shuffled, spread=spread) == usual
+    wrapped = [TensorInfo(f"module.{i.name}", "F32", i.shape) for i in DEEP]
+    assert chosen(wrapped, spread=spread) == usual
+
+
+def test_small_models_are_taken_as_a_whole_under_every_spread() -> None:
+    assert len({tuple(chosen(RESNET, spread=spread)) for spread in SPREADS}) == 1
+
+
+def test_the_reason_names_the_spread_and_what_it_takes() -> None:
+    tensors = catalogue_of(DEEP)
+    wide, quick, everything = (auto(tensors, Parameters(), spread).why for spread in SPREADS)
+    assert wide.startswith(f"wide: {len(chosen(DEEP))} of 180 inner weight tensors, ")
+    assert quick.startswith("quick: 4 of 180 largest inner weight tensors, 16,777,216 weights")
+    assert everything.startswith("all: all inner weight tensors, 503,316,480 weights")
+
+
+def test_an_unknown_spread_is_refused() -> None:
+    with pytest.raises(ParameterError, match="wide, quick, all"):
+        auto(catalogue_of(DEEP), Parameters(), "narrow")
+
+
+def test_obstacles_and_tied_tensors_are_passed_over_under_every_spread() -> None:
+    infos = [
+        *DEEP[:7],
+        TensorInfo("blocks.7.attn.weight", "I8", (8192, 8192)),
+        TensorInfo("blocks.7.up.weight", "F32", (8192, 8192)),
+    ]
+    tensors = [
+        replace(tensor, tied=tensor.name == "blocks.7.up.weight") for tensor in catalogue_of(infos)
+    ]
+    for spread in SPREADS:
+        names = [tensor.name for tensor in auto(tensors, Parameters(), spread).tensors]
+        assert names
+        assert not [name for name in names if name.startswith("blocks.7")]
+
+
+def test_auto_takes_all_that_are_worth_it_in_a_small_network() -> None:
+    names = chosen(RESNET)
+    assert names == [
+        f"layer{i}.{j}.conv{c}.weight" for i in (2, 3) for j in range(3) for c in (1, 2)
+    ]
+
+
+def test_auto_depends_on_neither_order_nor_precision_nor_wrappers() -> None:
+    shuffled = random.Random(1).sample(RESNET, len(RESNET))
+    halved = [TensorInfo(i.name.removeprefix("module."), "F16", i.shape) for i in RESNET]
+    assert chosen(shuffled) == chosen(RESNET) == chosen(halved)
+
+
+def test_auto_leaves_outputs_embeddings_norms_and_adapters_alone() -> None:
+    shape = (2048, 2048)
+    edges = [
+        "transformer.wte.weight",
+        "transformer.wpe.weight",
+        "bert.embeddings.word_embeddings.weight",
+        "classifier.1.weight",
+        "fc.weight",
+        "model.decoder.embed_positions.weight",
+        "encoder.layers.0.norm1.weight",
+        "layers.0.q_proj.lora_A.default.weight",
+    ]
+    inner = ["h.0.mlp.fc1.weight", "encoder.layer.0.output.dense.weight", "blocks.0.linear.weight"]
+    infos = [TensorInfo(name, "F32", shape) for name in edges + inner]
+    assert sorted(chosen(infos)) == sorted(inner)
+    assert chosen([TensorInfo("linear.weight", "F32", shape)]) == ["linear.weight"]
+
+
+def test_wrapper_prefixes_are_dropped() -> None:
+    assert canonical_name("module.module.a.weight") == "a.weight"
+    assert canonical_name("base_model.model.model.layers.0.q.base_layer.weight") == (
+        "model.layers.0.q.weight"
+    )
+    assert canonical_name("_fsdp_wrapped_module.x._checkpoint_wrapped_module.w") == "x.w"
+    assert canonical_name("module.") == "module."
+
+
+def test_names_that_would_collide_keep_their_stored_form() -> None:
+    infos = [TensorInfo("a", "F32", (3,)), TensorInfo("module.a", "F32", (3,))]
+    assert [tensor.name for tensor in catalogue_of(infos)] == ["a", "module.a"]
+
+
+@pytest.mark.parametrize(
+    ("info", "why"),
+    [
+        (TensorInfo("a.qweight", "I32", (512, 4096)), "dequantise"),
+        (TensorInfo("a.weight", "U8", (4096, 4096)), "dequantise"),
+        (TensorInfo("mask", "BOOL", (10,)), "BOOL"),
+        (TensorInfo("a.scales", "F16", (512, 4096)), "scales"),
+        (TensorInfo("a.weight_scale_inv", "F32", (64, 64)), "scales"),
+        (TensorInfo("empty", "F32", (0, 7)), "no elements"),
+        (TensorInfo("b.weight", "F8_E4M3", (512, 512)), "'b.weight_scale_inv'"),
+        (TensorInfo("c.weight", "F8_E4M3", (512, 512)), "'c.scale_weight'"),
+    ],
+)
+def test_what_cannot_carry_a_mark_says_why(info: TensorInfo, why: str) -> None:
+    scales = [
+        TensorInfo("b.weight_scale_inv", "F32", (4, 4)),
+        TensorInfo("c.scale_weight", "F32", (1,)),
+    ]
+    tensors = catalogue_of([info, *(scale for scale in scales if scale.name != info.name)])
+    assert why in (tensors[0].obstacle or "")
+    with pytest.raises(UnsuitableTensorError):
+        select(tensors, [info.name])
+    assert tensors[0] not in auto(tensors, Parameters()).tensors
+
+
+def test_unscaled_float8_is_usable() -> None:
+    (tensor,) = catalogue_of([TensorInfo("a.weight", "F8_E5M2", (512, 512))])
+    assert tensor.obstacle is None
+
+
+def test_select_takes_stored_and_canonical_names_in_any_order() -> None:
+    tensors = catalogue_of(RESNET)
+    one = select(tensors, ["module.layer3.0.conv1.weight", "layer2.0.conv1.weight"])
+    two = select(tensors, ["layer2.0.conv1.weight", "layer3.0.conv1.weight"])
+    assert one == two
+    with pytest.raises(UnknownTensorError, match="did you mean"):
+        select(tensors, ["layer3.0.conv9.weight"])
+    with pytest.raises(UnknownTensorError, match="twice"):
+        select(tensors, ["layer2.0.conv1.weight", "module.layer2.0.conv1.weight"])
+
+
+def test_natural_order() -> None:
+    names = ["l.10.w", "l.9.w", "l.w", "a²", "a1"]
+    assert sorted(names, key=natural) == ["a1", "a²", "l.9.w", "l.10.w", "l.w"]
+
+
+@pytest.mark.parametrize(
+    ("filter_", "side", "expected"),
+    [
+        ("stream", 600, (256, 512, 1)),
+        ("stream", 180, (256, 512, 1)),
+        ("stream", 120, (256, 320, 1)),
+        ("stream", 100, (160, 256, 1)),
+        ("tiled", 600, (256, 512, 4)),
+        ("tiled", 300, (256, 512, 3)),
+        ("tiled", 180, (256, 512, 1)),
+        ("tiled", 120, (256, 320, 1)),
+    ],
+)
+def test_parameters_are_fitted_to_small_models(
+    tmp_path: Path, filter_: str, side: int, expected: tuple[int, int, int]
+) -> None:
+    save_file({"a.weight": np.zeros((side, side), np.float32)}, tmp_path / "m.safetensors")
+    fitted, why = fitting_parameters(tmp_path / "m.safetensors", None, None, None, filter_)
+    assert (fitted.bits, fitted.pools, fitted.rounds) == expected
+    assert fitted.filter == filter_
+    assert f"{fitted.pools} pools" in why
+    with pytest.raises(TooFewCarriersError, match="larger model"):
+        fitting_parameters(tmp_path / "m.safetensors", 256, 65536, None, filter_)
