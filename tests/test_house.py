@@ -1,6 +1,7 @@
 """The house: doors marked private are used by their own package only, and every room has a sign."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,3 +57,26 @@ def test_the_map_shows_every_room() -> None:
     for package in SOURCE.rglob("__init__.py"):
         name = package.parent.name
         assert f"{name}/" in told, name
+
+
+def messages(file: Path) -> Iterator[str]:
+    """The strings of a module, without its docstrings."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in told:
+            yield str(node.value)
+
+
+def test_the_library_speaks_python() -> None:
+    """Options belong to the command line, which translates (cli/_language)."""
+    option = re.compile(r"(?<![\w-])--[a-z]|\buse -o\b")
+    shown = {"cli", "reports", "demo"}
+    found = [
+        f"{file.relative_to(SOURCE)}: {text!r}"
+        for file in SOURCE.rglob("*.py")
+        if file.relative_to(SOURCE).parts[0] not in shown
+        for text in messages(file)
+        if option.search(text)
+    ]
+    assert not found

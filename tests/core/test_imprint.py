@@ -161,7 +161,7 @@ def test_doubts_name_what_can_never_prove_and_never_be_written() -> None:
     (short,) = doubts(Parameters(64, 128))
     assert "never be verified" in short
     (crowded,) = doubts(Parameters(256, 129))
-    assert "--pools 512" in crowded
+    assert "pools=512" in crowded
 
 
 def test_written_bits_have_their_margin() -> None:

@@ -223,7 +223,7 @@ class _Npz(zipped.ZipCheckpoint):
     def _refuse_compressed(self, names: list[str]) -> None:
         for name in names:
             if self._members[name].compressed:
-                raise UsageError(f"{self.path}: {name[:80]!r} is compressed; use -o")
+                raise UsageError(f"{self.path}: {name[:80]!r} is compressed; use out=...")
 
 
 def _zip_info(record: zipped.Record) -> zipfile.ZipInfo:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from neuralmark.cli._language import in_options
+
 if TYPE_CHECKING:
     from neuralmark.marking.reading import Progress
 
 
 def fail(name: str, message: str, code: int) -> NoReturn:
     """One line on stderr (and a JSON object on stdout when --json was given), then exit."""
-    line = printable(" ".join(message.split()))
+    line = printable(" ".join(in_options(message).split()))
     if "--json" in sys.argv:
         as_json({"error": name, "message": line, "exit_code": code})
     click.echo(f"neuralmark: {name}: {line}", err=True)
@@ -30,7 +32,7 @@ def as_json(value: dict[str, Any]) -> None:
 
 def note(message: str) -> None:
     """A line for the person at the terminal, on stderr."""
-    click.echo(f"neuralmark: {printable(message)}", err=True)
+    click.echo(f"neuralmark: {printable(in_options(message))}", err=True)
 
 
 def printable(text: str) -> str:
@@ -40,7 +42,7 @@ def printable(text: str) -> str:
 
 def panel(title: str, rows: Sequence[tuple[str, str]], *, good: bool | None = None) -> None:
     """A titled list of labels and values."""
-    rows = [(label, printable(value)) for label, value in rows]
+    rows = [(label, printable(in_options(value))) for label, value in rows]
     if not sys.stdout.isatty():
         click.echo(printable(title))
         for label, value in rows:

@@ -36,7 +36,7 @@ def doubts(parameters: Parameters) -> list[str]:
     if parameters.pools and parameters.bits >= 2 * (parameters.pools - 1):
         found.append(
             f"{parameters.bits} bits cannot be written into {parameters.pools} pools; use"
-            f" --pools {2 * parameters.bits}"
+            f" pools={2 * parameters.bits}"
         )
     return found
 
@@ -68,7 +68,7 @@ class LeastChange:
             raise InfeasibleError(
                 f"{bits} bits cannot be written into {free} pools{fixed if free < pools else ''}:"
                 " random half-spaces meet only for bits < 2 x (pools - 1); make a key with"
-                f" --pools {2 * bits}"
+                f" pools={2 * bits}"
             )
         self._plain = mark.matrix.astype(np.float64) * mark.signs
         self._half_spaces = self._plain * self._reach[:, None]
@@ -91,7 +91,7 @@ class LeastChange:
         if not math.isfinite(short) or short > 1e-6 * float(np.abs(missing).max()):
             raise InfeasibleError(
                 "these bits cannot be written at any margin with this key; make a key with more"
-                " pools (--pools at least twice --bits)"
+                " pools (at least twice as many as bits)"
             )
         return change
 

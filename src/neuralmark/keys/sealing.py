@@ -74,8 +74,7 @@ def decrypt(
         passphrase = os.environ.get(PASSPHRASE_VARIABLE)
     if passphrase is None:
         raise PassphraseError(
-            f"{path} is encrypted: give its passphrase, set {PASSPHRASE_VARIABLE},"
-            " or use --passphrase-file"
+            f"{path} is encrypted: give its passphrase=..., or set {PASSPHRASE_VARIABLE}"
         )
     public = {name: value for name, value in container.items() if name != "payload"}
     protection = container["protection"]

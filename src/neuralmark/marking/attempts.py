@@ -50,7 +50,7 @@ def check_claim(claim: Claim, key: Key) -> None:
     if claim.fingerprint == key.fingerprint and claim.commitment != key.commitment:
         raise ClaimMismatchError(
             "the claim's commitment is not this key's; it was edited: rebuild it with"
-            " 'neuralmark claim MODEL --key KEY'"
+            " rebuild_claim(model, key)"
         )
     if claim.fingerprint != key.fingerprint:
         raise ClaimMismatchError(
@@ -60,7 +60,7 @@ def check_claim(claim: Claim, key: Key) -> None:
     if claim.parameters != key.parameters:
         raise ClaimMismatchError(
             "the claim's parameters disagree with the key's; it was edited: rebuild it with"
-            " 'neuralmark claim MODEL --key KEY'"
+            " rebuild_claim(model, key)"
         )
 
 
@@ -155,7 +155,8 @@ def searched(known: Sequence[Tensor], key: Key) -> list[Attempt]:
         usable = sum(tensor.obstacle is None for tensor in known)
         raise TooFewCarriersError(
             f"no tensor of this model is large enough for this key"
-            f" ({least_words}{usable} of {len(known)} tensors are usable): give --claim or --tensor"
+            f" ({least_words}{usable} of {len(known)} tensors are usable): give claim=..."
+            " or tensors=[...]"
         )
     return list(ways.values())
 

@@ -221,7 +221,8 @@ def plan(
     tied = checkpoint.overlap(tensor.info.name for tensor in chosen)
     if tied is not None:
         raise UnsuitableTensorError(
-            f"{tied[0]!r} and {tied[1]!r} share their bytes (tied weights): name one with --tensor"
+            f"{tied[0]!r} and {tied[1]!r} share their bytes (tied weights): name one"
+            " (tensors=[...])"
         )
     placement = placement_of(chosen)
     mark = key.at(placement)
@@ -286,7 +287,7 @@ def _within_budget(drafted: Draft, budget: float | None) -> Draft:
         weaker = drafted.strength * 0.99 * limit / drafted.change_norm
         drafted = drafted.at(max(weaker, least))
     raise InfeasibleError(
-        f"a budget of {budget} % cannot write these bits into so coarse a dtype; raise --budget"
+        f"a budget of {budget} % cannot write these bits into so coarse a dtype; raise budget=..."
     )
 
 
@@ -334,6 +335,6 @@ def choose_strength(
         least = solver.cost(pooled, 0.0) / reading.norm
         raise InfeasibleError(
             f"a budget of {budget} % cannot write these bits: even the weakest mark changes the"
-            f" weights by {100 * least:.2f} %; raise --budget or mark larger tensors"
+            f" weights by {100 * least:.2f} %; raise budget=... or mark larger tensors"
         )
     return afforded

@@ -179,7 +179,7 @@ def _notes(model: Path, planned: Plan, *, named: bool) -> tuple[str, ...]:
     elif earlier:
         notes.append(
             f"the input carries a claim of another key ({earlier[0][:60]}): that mark stays, unless"
-            " this one is very much stronger; --other-key shows both rates"
+            " this one is very much stronger; other_keys=[...] shows both rates"
         )
     return tuple(notes)
 
@@ -292,7 +292,7 @@ def _write_in_place(drafted: Draft, model: Path, progress: Progress | None) -> E
         verdict = _reread(drafted, model, str(root), progress)
     result = _result(drafted, root, claim_file, claim, verdict)
     left = tuple(
-        f"{o.name} holds the marked tensors too, and stays unmarked: use -o" for o in others
+        f"{o.name} holds the marked tensors too, and stays unmarked: use out=..." for o in others
     ) + unmarked_in(root)
     return replace(result, warnings=result.warnings + left)
 
@@ -348,16 +348,18 @@ def _target(model: Path, out: str | Path | None, in_place: bool, overwrite: bool
     """Where the result goes; refuses the input itself unless in-place was asked for."""
     if in_place:
         if out is not None:
-            raise OutputError("--in-place and an output exclude each other; give one of them")
+            raise OutputError("in_place=True and an output exclude each other; give one of them")
         return model
     if out is None:
         return None
     out = Path(out)
     with files.writing(out):
         if out.exists() and model.exists() and out.samefile(model):
-            raise OutputError(f"{out} is the input itself: choose another name, or use --in-place")
+            raise OutputError(
+                f"{out} is the input itself: choose another name or pass in_place=True"
+            )
         if out.exists() and not overwrite:
-            raise OutputError(f"{out} exists already: choose another name or pass --force")
+            raise OutputError(f"{out} exists already: choose another name or pass overwrite=True")
         if out.is_dir() and not model.is_dir():
             raise OutputError(f"{out} is a folder: give the name of a file")
         if model.is_dir() and out.resolve().is_relative_to(model.resolve()):

@@ -78,10 +78,10 @@ def _not_hidden(found: Survey, seen: float) -> str:
     if share > MERGED:
         merged = (
             f"; {100 * share:.0f} % of the difference to the base are of low rank, as of a merged"
-            " adapter: mark inside the adapter's span (--in-span)"
+            " adapter: mark inside the adapter's span (in_span=True)"
         )
     return (
         f"who has the base would find the mark: even at strength {LEAST_STRENGTH:g} moved weights"
         f" stand out (AUC {seen:.2f}; {HIDDEN} at most is hidden){merged}; else give it more"
-        " tensors (--spread all), or insist with --strength"
+        " tensors (spread='all'), or insist with strength=..."
     )

@@ -151,10 +151,10 @@ def _moved(found: Survey) -> float:
 def _advice(seen: dict[float, float], low_rank: float) -> str:
     if seen[LEAST_STRENGTH] > HIDDEN:
         if low_rank > MERGED:
-            return "a merged adapter: mark it with --base and --in-span"
+            return "a merged adapter: mark it with base=... and in_span=True"
         return "fine-tuning moved the weights too little to hide a mark: spread it wider"
     hidden = max(strength for strength, found in seen.items() if found <= HIDDEN)
-    return f"a mark hides up to about strength {hidden:g}: embed with --base"
+    return f"a mark hides up to about strength {hidden:g}: embed with base=..."
 
 
 def _looked_at(

@@ -99,7 +99,7 @@ def require_carriers(mark: Mark, placement: Placement) -> Carriers:
     raise TooFewCarriersError(
         f"too few carriers for this key: {names} have {carriers.survivors:,} carriers for"
         f" {parameters.pools} pools after {parameters.rounds} rounds; {fits}"
-        " ('neuralmark key new --for MODEL' chooses them)"
+        " (the command 'neuralmark key new' can choose them for a model)"
     )
 
 

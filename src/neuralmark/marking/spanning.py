@@ -124,7 +124,7 @@ def draft_in_span(
 ) -> Draft:
     """Compute a mark inside the adapters' spans: strength 2, or what a quarter of them buys."""
     if planned.base is None:
-        raise ParameterError("marking inside an adapter's span needs the base (--base)")
+        raise ParameterError("marking inside an adapter's span needs the base (base=...)")
     carriers = planned.carriers
     found = survey(
         planned.checkpoint, planned.tensors, carriers, base=planned.base, progress=progress
@@ -133,7 +133,7 @@ def draft_in_span(
     if explained(found) < _ADAPTER:
         raise InfeasibleError(
             f"only {100 * explained(found):.0f} % of the difference to the base are of low rank:"
-            " this is no merged adapter; mark it without --in-span"
+            " this is no merged adapter; mark it without in_span=True"
         )
     spans = tuple(Span.of(part) for part in found.parts)
     half_spaces = planned.mark.matrix.astype(np.float64) * planned.mark.signs
@@ -157,7 +157,7 @@ def _affordable(solver: SpanSolver, found: Survey, spans: tuple[Span | None, ...
         raise InfeasibleError(
             f"a mark inside the adapter's span would change the adapter by"
             f" {100 * share(LEAST_STRENGTH):.0f} % at strength {LEAST_STRENGTH:g}, more than"
-            f" {100 * ROOM:.0f} %: mark more tensors (--spread all), or insist with --strength"
+            f" {100 * ROOM:.0f} %: mark more tensors (spread='all'), or insist with strength=..."
         )
     low, high = LEAST_STRENGTH, DEFAULT_STRENGTH
     for _ in range(_HALVINGS):

@@ -126,10 +126,7 @@ def replacing(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
         if not out.parent.is_dir():
             raise OutputError(f"{out.parent} is not a folder: create it first")
         if os.path.lexists(out) and not overwrite:
-            raise OutputError(
-                f"{out} exists already: choose another name, or pass --force"
-                " (in Python overwrite=True)"
-            )
+            raise OutputError(f"{out} exists already: choose another name, or pass overwrite=True")
         temporary = beside(out, "nmtmp")
         try:
             yield temporary

@@ -141,7 +141,8 @@ def _require_writable(plan: Plan) -> None:
     for file in {file for file, _, _ in plan.ranges}:
         if file.is_symlink():
             raise OutputError(
-                f"{file} is a link, and --in-place changes the model's own files only: use -o"
+                f"{file} is a link, and in_place=True changes the model's own files only:"
+                " use out=..."
             )
         file.open("r+b").close()
 

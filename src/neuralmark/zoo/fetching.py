@@ -65,7 +65,7 @@ def _download(archive: Archive, path: Path) -> None:
         why = getattr(error, "reason", error)
         raise MissingDataSetError(
             f"cannot fetch {archive.url} ({why}); without a network, put the data into a folder"
-            " and name it with --data DIR"
+            " and name it (data=DIR)"
         ) from None
     if archive.md5 and digest.hexdigest() != archive.md5:
         raise DamagedDataSetError(

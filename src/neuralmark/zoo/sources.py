@@ -124,7 +124,7 @@ class Source(ABC):
 
     def _root(self, folder: str | Path | None, download: bool) -> Path:
         if folder is None:
-            raise ParameterError(f"{self.title} is read from a folder: name it with --data DIR")
+            raise ParameterError(f"{self.title} is read from a folder: name it (data=DIR)")
         base = Path(folder)
         if download and self.find(base) is None:
             self.fetch(base)

@@ -238,7 +238,7 @@ def _targets(attack: Attack, subject: Subject, tensors: Sequence[str] | None) ->
     if not chosen and attack.kind != KEY:
         raise AttackError(
             f"{subject.label} holds no floating-point matrix: nothing to attack; name the tensors"
-            " if it is others that you mean (--tensor, in Python tensors=[...])"
+            " if it is others that you mean (tensors=[...])"
         )
     return chosen
 

@@ -142,7 +142,7 @@ def require_finite(weights: Weights, names: Iterable[str], label: str) -> None:
         if name in weights and not np.isfinite(weights[name]).all():
             raise NonFiniteError(
                 f"{label}: {name!r} holds NaN or infinity already: give a sound model, or name the"
-                " tensors to attack (--tensor, in Python tensors=[...])"
+                " tensors to attack (tensors=[...])"
             )
 
 

@@ -42,7 +42,7 @@ DATA = (
 )
 MODEL = f"needs the running network: run it from Python, {CALL})"
 HUNGRY = frozenset({"data", "model"})
-OTHERS = "needs another checkpoint of the same shape: --other FILE (in Python others=[...])"
+OTHERS = "needs another checkpoint of the same shape: others=[...]"
 ALONE = "has no sweep: run it alone"
 
 

@@ -23,7 +23,7 @@ def device_for(run: str, wanted: str) -> "torch.device":
         raise ParameterError(f"device must be one of {', '.join(DEVICES)}, not {wanted!r}")
     there = torch.cuda.is_available()
     if wanted == CUDA and not there:
-        raise ParameterError("torch finds no GPU here: use --device cpu, or a CUDA build of torch")
+        raise ParameterError("torch finds no GPU here: use device='cpu', or a CUDA build of torch")
     if wanted == CPU or not there:
         return torch.device(CPU)
     torch.backends.cudnn.deterministic = True

@@ -36,11 +36,11 @@ class Store:
         root = Path(root)
         head = root / "lab.json"
         if head.exists():
-            found = _read(head, "choose another folder with --results").get("lab")
+            found = _read(head, "choose another folder (results=DIR)").get("lab")
             if found != LAB_VERSION:
                 raise ResultsError(
                     f"{root} was written by version {found!r} of the lab, this is {LAB_VERSION}:"
-                    " results are never mixed; choose another folder with --results"
+                    " results are never mixed; choose another folder (results=DIR)"
                 )
             return cls(root)
         if root.exists() and any(root.iterdir()):
@@ -58,7 +58,7 @@ class Store:
         elif _read(path, REMOVE).get("digest") != digest:
             raise ResultsError(
                 f"the runs in {self.root} were made with other data of the name {name!r}: results"
-                " are never mixed; give that data again, or another folder with --results"
+                " are never mixed; give that data again, or another folder (results=DIR)"
             )
 
     def folder(self, spec: Spec) -> Path:

@@ -32,7 +32,7 @@ def tune(
     import torch
 
     if folder is None:
-        raise MissingDataSetError(f"E2E is read from a folder: give --data DIR ({e2e.ARCHIVE})")
+        raise MissingDataSetError(f"E2E is read from a folder: name it (data=DIR; {e2e.ARCHIVE})")
     data = e2e.load(folder, spec.split)
     store.settle(f"e2e-{spec.split}", data.digest)
     network = zoo.architecture(spec.architecture, _options(store, folder, spec))

@@ -28,9 +28,9 @@ def check(specs: Iterable[Spec], data: Path | None, device: str) -> None:
     needed = datasets.needed(specs)
     stored = [name for name in needed if name == datasets.E2E or zoo.source(name).folders]
     if stored and data is None:
-        raise ParameterError(f"{', '.join(stored)}: read from a folder: name it with --data DIR")
+        raise ParameterError(f"{', '.join(stored)}: read from a folder: name it (data=DIR)")
     if data is not None and not data.is_dir():
-        raise ParameterError(f"--data {data} is not a folder")
+        raise ParameterError(f"the data folder {data} is not a folder")
     if find_spec("torch") is None:
         raise MissingExtraError("runs need torch: pip install 'neuralmark[lab]'")
     if device == CUDA:

@@ -1,0 +1,40 @@
+"""From the library's language to the command line's: `overwrite=True` is `--force`.
+
+The one place where messages are translated. A test forbids options in the library's messages.
+"""
+
+import re
+
+_WORDS = {
+    "rebuild_claim(model, key)": "'neuralmark claim MODEL --key KEY'",
+    "overwrite=True": "--force",
+    "in_place=True": "--in-place",
+    "in_span=True": "--in-span",
+    "spread='all'": "--spread all",
+    "device='cpu'": "--device cpu",
+    "tensors=[...]": "--tensor",
+    "others=[...]": "--other FILE",
+    "other_keys=[...]": "--other-key",
+    "claim=...": "--claim",
+    "base=...": "--base",
+    "out=...": "-o",
+    "strength=...": "--strength",
+    "budget=...": "--budget",
+    "passphrase=...": "passphrase (--passphrase-file)",
+    "data=DIR": "--data DIR",
+    "results=DIR": "--results DIR",
+}
+_NUMBERS = re.compile(r"\b(bits|pools|rounds)=(\d+)")
+
+
+def in_options(message: str) -> str:
+    """A message of the library for somebody at a terminal.
+
+    >>> in_options("out.bin exists already: choose another name, or pass overwrite=True")
+    'out.bin exists already: choose another name, or pass --force'
+    >>> in_options("make a key with pools=512")
+    'make a key with --pools 512'
+    """
+    for ours, theirs in _WORDS.items():
+        message = message.replace(ours, theirs)
+    return _NUMBERS.sub(r"--\1 \2", message)
