@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DEMO := $(VENV)/.demo
 
 .PHONY: demo test lint types layers tests docs clean
 
-demo: $(INSTALLED)
+demo: $(DEMO)
 	$(BIN)/neuralmark demo --output demo-output
 
 test: lint types layers tests
@@ -32,6 +33,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@ $(DEMO)
+
+# What the demo needs, and no more: torch and scikit-learn.
+$(DEMO): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[demo]'
 	touch $@
 
 clean:

@@ -8,14 +8,12 @@ entry point group `neuralmark.attacks`.
     result = attacks.launch(attacks.get("prune")(share=0.5), "marked.safetensors", key)
 """
 
-import difflib
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from neuralmark.attacks.contract import Attack, Data, Outcome, Scene, Weights, option
 from neuralmark.errors import ParameterError, UnknownAttackError
-from neuralmark.registry import files_of
+from neuralmark.registry import Registry
 
 if TYPE_CHECKING:
     from neuralmark.attacks.engine.card import Card
@@ -46,51 +44,30 @@ _LAZY = {
 """Public names whose modules import the whole of verification: loaded on first use."""
 
 
+_attacks: Registry[Attack] = Registry(
+    __name__,
+    Attack,  # type: ignore[type-abstract]
+    "attack",
+    "neuralmark.attacks",
+    UnknownAttackError,
+)
+
+
 def names() -> list[str]:
     """The attacks that are there: built in, and registered by others."""
-    return sorted(_built_in() | set(_registered()))
+    return _attacks.names()
 
 
 def get(name: str) -> type[Attack]:
     """The attack of this name; an unknown one is an error with the nearest suggestion."""
     if not isinstance(name, str):
         raise ParameterError(f'give the name of an attack, as in get("noise"), not {name!r}')
-    plain = name.replace("_", "-")
-    if plain in _built_in():
-        module = import_module(f"{__name__}.{plain.replace('-', '_')}")
-        return next(
-            thing
-            for thing in vars(module).values()
-            if isinstance(thing, type)
-            and issubclass(thing, Attack)
-            and thing.__module__ == module.__name__
-            and not thing.__name__.startswith("_")
-        )
-    if plain in _registered():
-        return _registered()[plain]
-    near = difflib.get_close_matches(plain, names(), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "'neuralmark attack list' names them"
-    raise UnknownAttackError(f"there is no attack {name!r}; {hint}")
+    return _attacks.get(name)
 
 
 def name_of(attack: Attack | type[Attack]) -> str:
     """The name under which an attack is found."""
-    cls = attack if isinstance(attack, type) else type(attack)
-    for name, registered in _registered().items():
-        if registered is cls:
-            return name
-    return cls.__module__.rpartition(".")[2].replace("_", "-")
-
-
-def _built_in() -> set[str]:
-    return {name.replace("_", "-") for name in files_of(__path__)}
-
-
-@cache
-def _registered() -> dict[str, type[Attack]]:
-    from importlib.metadata import entry_points
-
-    return {entry.name: entry.load() for entry in entry_points(group="neuralmark.attacks")}
+    return _attacks.name_of(attack if isinstance(attack, type) else type(attack))
 
 
 def __getattr__(name: str) -> object:

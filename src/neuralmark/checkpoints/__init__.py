@@ -14,7 +14,7 @@ from typing import Any
 from neuralmark.checkpoints.contract import Checkpoint, TensorInfo
 from neuralmark.checkpoints.readers.hints import hint
 from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError
-from neuralmark.registry import files_of
+from neuralmark.registry import files_of, foreign
 from neuralmark.storage.journal import refuse_interrupted
 
 __all__ = [
@@ -97,7 +97,5 @@ def _modules() -> Iterator[Any]:
     """Built-in formats first; entry points only when none of these matched."""
     for name in format_names():
         yield import_module(f"{__name__}.{name}")
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group="neuralmark.checkpoints"):
+    for entry in foreign("neuralmark.checkpoints").values():
         yield entry.load()

@@ -51,7 +51,7 @@ _sets: Registry[Source] = Registry(
 
 def architectures() -> list[str]:
     """The names of all architectures."""
-    return _models.names()
+    return sorted(_models.get(name).name for name in _models.names())
 
 
 def architecture(name: str, options: Mapping[str, Any] | None = None) -> Architecture:
@@ -70,7 +70,7 @@ def architecture(name: str, options: Mapping[str, Any] | None = None) -> Archite
 
 def datasets() -> list[str]:
     """The names of all data sets."""
-    return _sets.names()
+    return sorted(_sets.get(name).name for name in _sets.names())
 
 
 def source(name: str) -> Source:
