@@ -13,11 +13,11 @@ from tests.zoo import layouts
 import neuralmark.lab
 from neuralmark.errors import ResultsError
 from neuralmark.lab import experiments
+from neuralmark.lab.execution.checks import check
 from neuralmark.lab.execution.engines import OUT_OF_MEMORY, Here, Local, Notify
 from neuralmark.lab.execution.runner import FAILED, carry_out
 from neuralmark.lab.execution.store import Store
 from neuralmark.lab.execution.work import _distribution
-from neuralmark.lab.plan.checks import check
 from neuralmark.lab.plan.preset import core_seconds, load_preset, preset_names
 from neuralmark.lab.plan.spec import Assault, Marking, Probe, Spec, Training, identity, settings
 

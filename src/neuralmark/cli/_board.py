@@ -1,7 +1,7 @@
 """How the runs of the lab go: a live table on a terminal, lines in a pipe, reasons at the end."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,8 @@ import click
 from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
-    from neuralmark.lab.execution.runner import Board, Progress
+    from neuralmark.lab.api import Failed
+    from neuralmark.lab.execution.runner import Board
 
 
 @contextmanager
@@ -57,11 +58,11 @@ def _table(board: "Board", left: str) -> Any:
     return table
 
 
-def reasons(failures: "list[Progress]") -> list[str]:
+def reasons(failures: "Sequence[Failed]") -> list[str]:
     """Why runs are not finished, each reason once."""
     found: dict[str, list[str]] = {}
     for failed in failures:
-        found.setdefault(failed.why, []).append(failed.spec.label)
+        found.setdefault(failed.why, []).append(failed.what)
     return [
         f"{'1 run is' if len(labels) == 1 else f'{len(labels)} runs are'} not finished"
         f" ({labels[0]}{' …' if len(labels) > 1 else ''}): {why}"

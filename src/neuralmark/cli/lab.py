@@ -1,6 +1,5 @@
 """`neuralmark lab`: every table and figure of the paper as a command."""
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,10 @@ import click
 from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 from neuralmark.cli._board import live, reasons
-from neuralmark.lab.execution.devices import AUTO, CPU, DEVICES
+from neuralmark.lab.execution.devices import AUTO, DEVICES
 
 if TYPE_CHECKING:
     from neuralmark.lab.execution.runner import Board
-    from neuralmark.lab.execution.work import Bench
-    from neuralmark.lab.plan.preset import Preset
     from neuralmark.lab.plan.spec import Spec
 
 preset_option = click.option(
@@ -115,11 +112,12 @@ def _spell(seconds: Any) -> str:
 @options.json_option
 def show(name: str, preset: str, results: Path, as_json: bool) -> None:
     """Print the runs of an experiment (or `all`) before running it, and which are finished."""
+    from neuralmark.lab.api import specs_of
     from neuralmark.lab.execution.store import Store
     from neuralmark.lab.plan.preset import load_preset
-    from neuralmark.lab.plan.spec import identity, in_order, to_dict
+    from neuralmark.lab.plan.spec import identity, to_dict
 
-    specs = in_order(_specs((name,), load_preset(preset)))
+    specs = specs_of((name,), load_preset(preset))
     store = Store.open(results) if results.exists() else None
     done = {identity(spec) for spec in specs if store is not None and store.row(spec)}
     if as_json:
@@ -155,12 +153,13 @@ def data_(
     Exit code 1 if one is missing or damaged; partial sets are used as they are.
     """
     from neuralmark.errors import ParameterError
+    from neuralmark.lab.api import specs_of
     from neuralmark.lab.execution import datasets
     from neuralmark.lab.plan.preset import load_preset
 
-    wanted = datasets.needed(_specs(names or ("all",), load_preset(preset)))
+    wanted = datasets.needed(specs_of(names or ("all",), load_preset(preset)))
     if download:
-        _fetch(wanted, data)
+        _fetch(names or ("all",), preset, data)
     elif data is not None and not data.is_dir():
         raise ParameterError(f"--data {data} is not a folder")
     found = [datasets.look(name, data) for name in wanted]
@@ -178,18 +177,14 @@ def data_(
     ctx.exit(1 if lacking else 0)
 
 
-def _fetch(names: list[str], folder: Path | None) -> None:
+def _fetch(names: tuple[str, ...], preset: str, folder: Path | None) -> None:
     """Fetch the sets that are not there."""
     from neuralmark.errors import ParameterError
-    from neuralmark.lab.execution import datasets
+    from neuralmark.lab import api
 
     if folder is None:
         raise ParameterError("--download needs --data DIR: the folder to fetch into")
-    for name in names:
-        found = datasets.look(name, folder)
-        if found.state == datasets.MISSING:
-            output.note(f"fetching {name} ({found.detail})")
-            datasets.get(name, folder)
+    api.fetch(names, folder, preset=preset, say=output.note)
 
 
 @command.command("run")
@@ -228,76 +223,34 @@ def run(
     as_json: bool,
 ) -> None:
     """Run experiments (or `all`). Finished runs are skipped, killed ones resume."""
-    from neuralmark.errors import ParameterError
-    from neuralmark.lab.execution import datasets
-    from neuralmark.lab.execution.runner import DONE, RUNNING, WAITING, carry_out
-    from neuralmark.lab.execution.store import Store
-    from neuralmark.lab.execution.work import Bench
-    from neuralmark.lab.plan.checks import check
-    from neuralmark.lab.plan.preset import core_seconds, load_preset
-    from neuralmark.lab.plan.spec import identity, in_order
+    from neuralmark.lab import api
 
-    if jobs < 1:
-        raise ParameterError(f"jobs must be 1 or more, not {jobs}")
-    scale = load_preset(preset)
-    specs = _specs(names, scale)
-    if not specs:
-        raise ParameterError(f"{', '.join(names)} has no runs at the scale of {scale.name}")
-    specs = in_order(specs)
+    means = api.Means(jobs, engine, device)  # type: ignore[arg-type]  # click checked it
     if download:
-        _fetch(datasets.needed(specs), data)
-    check(specs, data, device if engine == "local" else AUTO)  # Ray's machines have their own
-    store = Store.open(results)
-    before = {identity(spec) for spec in specs if store.row(spec) is not None}
+        _fetch(names, preset, data)
+    work = api.prepare(names, preset=preset, data=data, results=results, means=means)
 
     def left(board: "Board") -> str:
-        waiting = [each.spec for each in board.runs.values() if each.state in (WAITING, RUNNING)]
-        seconds = core_seconds(scale, waiting)
-        return "" if seconds is None else f"; about {_spell(seconds / jobs)} left"
+        seconds = work.seconds_left(board)
+        return "" if seconds is None else f"; about {_spell(seconds)} left"
 
-    with live(as_json, before, left) as watch:
-        where = None if data is None else data.resolve()
-        bench = Bench(store, where, device)
-        board = carry_out(specs, store, _engine(engine, bench, jobs), watch)
-    failures = board.failures()
+    with live(as_json, set(work.before), left) as watch:
+        finished = work.carry_out(watch)
     if as_json:
         output.as_json(
             {
-                "done": board.count(DONE),
-                "before": len(before),
-                "failed": [
-                    {"run": identity(f.spec), "what": f.spec.label, "why": f.why} for f in failures
-                ],
+                "done": finished.done,
+                "before": finished.before,
+                "failed": [asdict(each) for each in finished.failed],
                 "results": str(results),
             }
         )
     else:
-        done = board.count(DONE)
+        done = finished.done
         output.note(f"{done} {'run is' if done == 1 else 'runs are'} finished in {results}")
-        for line in reasons(failures):
+        for line in reasons(finished.failed):
             output.note(line)
-    ctx.exit(1 if failures else 0)
-
-
-def _specs(names: tuple[str, ...], scale: "Preset") -> "list[Spec]":
-    from neuralmark.lab import experiments
-
-    chosen = [*names]
-    if "all" in chosen:  # those named first, then the others
-        chosen = [name for name in chosen if name != "all"] + experiments.names()
-    return [spec for name in chosen for spec in experiments.get(name).runs(scale)]
-
-
-def _engine(name: str, bench: "Bench", jobs: int) -> Any:
-    from neuralmark.lab.execution.engines import Local, Ray
-    from neuralmark.lab.execution.work import performer
-
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(variable, "1")  # one thread a run: the runs share the cores
-    perform = performer(bench)
-    if name == "ray":
-        return Ray(perform, jobs, gpus=bench.device != CPU)
-    return Local(perform, jobs)
+    ctx.exit(1 if finished.failed else 0)
 
 
 @command.command("report")
@@ -315,14 +268,9 @@ def _engine(name: str, bench: "Bench", jobs: int) -> Any:
 @options.json_option
 def report(preset: str, results: Path, folder: Path, as_json: bool) -> None:
     """Write every table and figure that has rows, the paper's values beside ours."""
-    from neuralmark.errors import ResultsError
-    from neuralmark.lab.execution.store import Store
-    from neuralmark.lab.plan.preset import load_preset
-    from neuralmark.reports.lab import write_report
+    from neuralmark.lab import api
 
-    if not results.is_dir():
-        raise ResultsError(f"there are no results in {results}: run something first (lab run)")
-    written = write_report(load_preset(preset), list(Store.open(results).rows()), folder)
+    written = api.report(preset=preset, results=results, out=folder)
     if as_json:
         output.as_json({"files": [str(path) for path in written]})
         return

@@ -1,0 +1,205 @@
+"""The laboratory as a library: run experiments, and write their report.
+
+from neuralmark import lab
+finished = lab.run("overwrite-lambda", preset="smoke", data="/data")
+lab.report(preset="smoke", out="lab-report")
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from neuralmark.errors import ParameterError, ResultsError
+from neuralmark.lab import experiments
+from neuralmark.lab.execution import datasets
+from neuralmark.lab.execution.checks import check
+from neuralmark.lab.execution.devices import AUTO, CPU
+from neuralmark.lab.execution.runner import DONE, RUNNING, WAITING, Board, carry_out
+from neuralmark.lab.execution.store import Store
+from neuralmark.lab.plan.preset import Preset, core_seconds, load_preset
+from neuralmark.lab.plan.spec import Spec, identity, in_order
+from neuralmark.reports.lab import write_report
+
+RESULTS = Path("lab-results")
+Watch = Callable[[Board], None]
+
+
+@dataclass(frozen=True)
+class Means:
+    """With what runs are carried out.
+
+    >>> Means(jobs=2).engine
+    'local'
+    """
+
+    jobs: int = 1
+    """Runs at a time."""
+    engine: Literal["local", "ray"] = "local"
+    """Processes of this machine, or a Ray cluster."""
+    device: str = AUTO
+    """Where runs compute: auto, cpu or cuda."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.jobs < 1:
+            raise ParameterError(f"jobs must be 1 or more, not {self.jobs}")
+        if self.engine not in ("local", "ray"):
+            raise ParameterError(f"engine must be 'local' or 'ray', not {self.engine!r}")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Runs that were checked and not begun yet: nothing of what they need is missing."""
+
+    scale: Preset
+    specs: tuple[Spec, ...]
+    store: Store
+    data: Path | None
+    means: Means
+    before: frozenset[str] = field(default_factory=frozenset)
+    """Runs that were finished already."""
+
+    def seconds_left(self, board: Board) -> float | None:
+        """What the runs that are not finished will take, by the preset's table; None if unknown."""
+        waiting = [each.spec for each in board.runs.values() if each.state in (WAITING, RUNNING)]
+        seconds = core_seconds(self.scale, waiting)
+        return None if seconds is None else seconds / self.means.jobs
+
+    def carry_out(self, watch: Watch | None = None) -> "Finished":
+        """Do the runs that are not finished; killed ones go on where they stopped."""
+        board = carry_out(self.specs, self.store, self._engine(), watch or (lambda board: None))
+        failed = tuple(
+            Failed(identity(each.spec), each.spec.label, each.why) for each in board.failures()
+        )
+        return Finished(board.count(DONE), len(self.before), failed)
+
+    def _engine(self) -> Any:
+        from neuralmark.lab.execution.engines import Local, Ray
+        from neuralmark.lab.execution.work import Bench, performer
+
+        for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ.setdefault(variable, "1")  # one thread per run: the runs share the cores
+        perform = performer(Bench(self.store, self.data, self.means.device))
+        if self.means.engine == "ray":
+            return Ray(perform, self.means.jobs, gpus=self.means.device != CPU)
+        return Local(perform, self.means.jobs)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A run that could not be done."""
+
+    run: str
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How runs ended."""
+
+    done: int
+    """Finished runs, those from before included."""
+    before: int
+    failed: tuple[Failed, ...]
+
+
+def specs_of(names: Sequence[str], scale: Preset) -> list[Spec]:
+    """The runs of these experiments, each once, in an order in which they can be done."""
+    chosen = [*names]
+    if "all" in chosen:  # those named first, then the others
+        chosen = [name for name in chosen if name != "all"] + experiments.names()
+    return in_order([spec for name in chosen for spec in experiments.get(name).runs(scale)])
+
+
+def prepare(
+    names: Sequence[str],
+    *,
+    preset: str = "cpu",
+    data: str | Path | None = None,
+    results: str | Path = RESULTS,
+    means: Means | None = None,
+) -> Work:
+    """Check that experiments can be run as asked, before anything is."""
+    means = means or Means()
+    scale = load_preset(preset)
+    specs = specs_of(names, scale)
+    if not specs:
+        raise ParameterError(f"{', '.join(names)} has no runs at the scale of {scale.name}")
+    folder = None if data is None else Path(data)
+    check(specs, folder, means.device if means.engine == "local" else AUTO)
+    store = Store.open(results)
+    before = frozenset(identity(spec) for spec in specs if store.row(spec) is not None)
+    where = None if folder is None else folder.resolve()
+    return Work(scale, tuple(specs), store, where, means, before)
+
+
+def run(
+    *names: str,
+    preset: str = "cpu",
+    data: str | Path | None = None,
+    results: str | Path = RESULTS,
+    means: Means | None = None,
+    watch: Watch | None = None,
+) -> Finished:
+    """Run experiments by name, or "all"; finished runs are skipped, killed ones go on.
+
+    Args:
+        names: Names of experiments, as `neuralmark lab list` prints them.
+        preset: The scale: paper, cpu, smoke, or a TOML file.
+        data: Folder with the data sets.
+        results: Folder for runs and rows.
+        means: Runs at a time, engine and device.
+        watch: Called with the state of all runs whenever one changes.
+
+    Returns:
+        How many runs are finished, how many were before, and which failed.
+
+    Raises:
+        ParameterError: If a name, the preset or the data folder is wrong.
+
+    """
+    work = prepare(names, preset=preset, data=data, results=results, means=means)
+    return work.carry_out(watch)
+
+
+def fetch(
+    names: Sequence[str],
+    folder: str | Path,
+    *,
+    preset: str = "cpu",
+    say: Callable[[str], None] = lambda line: None,
+) -> list[str]:
+    """Fetch the data sets that experiments need and that are not in the folder; name them."""
+    fetched = []
+    for name in datasets.needed(specs_of(names, load_preset(preset))):
+        found = datasets.look(name, Path(folder))
+        if found.state == datasets.MISSING:
+            say(f"fetching {name} ({found.detail})")
+            datasets.get(name, Path(folder))
+            fetched.append(name)
+    return fetched
+
+
+def report(
+    *, preset: str = "cpu", results: str | Path = RESULTS, out: str | Path = "lab-report"
+) -> list[Path]:
+    """Write every table and figure that has rows, the paper's values beside ours.
+
+    Args:
+        preset: The scale that the runs were made at.
+        results: Folder with runs and rows.
+        out: Folder for the page, Markdown, LaTeX tables and figures.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        ResultsError: If there are no results.
+
+    """
+    if not Path(results).is_dir():
+        raise ResultsError(f"there are no results in {results}: run something first (lab.run)")
+    return write_report(load_preset(preset), list(Store.open(results).rows()), Path(out))
