@@ -276,3 +276,17 @@ def test_warnings_name_the_output(key: Key, tmp_path: Path) -> None:
     )
     result = neuralmark.embed(tmp_path / "two.pth", key, tmp_path / "out.pth")
     assert any(warning.startswith("out.pth (state_dict_ema)") for warning in result.warnings)
+
+
+def test_files_from_elsewhere_are_named(folder: Path, key: Key, tmp_path: Path) -> None:
+    """A downloaded folder may link to a private file: its content would be published."""
+    (tmp_path / "diary.txt").write_text("private")
+    (folder / "notes.txt").symlink_to(tmp_path / "diary.txt")
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    (blobs / "abc").write_text("{}")
+    (folder / "tokenizer.json").symlink_to(blobs / "abc")
+    result = neuralmark.embed(folder, key, tmp_path / "out")
+    linked = [warning for warning in result.warnings if "is a link" in warning]
+    assert len(linked) == 1
+    assert "diary.txt" in linked[0]

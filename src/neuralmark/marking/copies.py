@@ -251,6 +251,19 @@ def unmarked_in(root: Path) -> tuple[str, ...]:
     )
 
 
+def links_in(root: Path) -> tuple[str, ...]:
+    """Name files whose content came from outside the folder; a hub's cache of blobs is meant to."""
+    if not root.is_dir():
+        return ()
+    inside = root.resolve()
+    targets = [(file, file.resolve()) for file in _files(root) if file.is_symlink()]
+    return tuple(
+        f"{file.relative_to(root)} is a link: the content of {target} is in the copy"
+        for file, target in targets
+        if not target.is_relative_to(inside) and target.parent.name != "blobs"
+    )
+
+
 def left_out_of(root: Path) -> tuple[str, ...]:
     """Say what of a folder is no part of the copy."""
     gone = sorted(e.name for e in root.rglob("*") if files.left_out(e)) if root.is_dir() else []

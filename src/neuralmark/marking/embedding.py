@@ -29,6 +29,7 @@ from neuralmark.marking.checking import Check, strongest
 from neuralmark.marking.copies import (
     check_whole,
     left_out_of,
+    links_in,
     mark_copies,
     other_copies,
     refuse_unmarkable,
@@ -270,7 +271,8 @@ def _write_copy(job: Copying, compute: Callable[[], Draft], progress: Progress |
         checkpoint.write(temporary, edits)
         drafted = drafts[0]
         written = open_file(_same_part(model, temporary))
-        notes = mark_copies(drafted, written, temporary) + left_out_of(root_of(model))
+        root = root_of(model)
+        notes = mark_copies(drafted, written, temporary) + left_out_of(root) + links_in(root)
         verdict = _reread(drafted, _same_part(model, temporary), str(out), progress)
         source = digest_of(checkpoint, drafted.reading.digests)
         claim = _claim(drafted.key, drafted.placement, verdict.checkpoint_digest, source)
