@@ -52,7 +52,7 @@ class NeuralMarkWarning(UserWarning):
 
 
 class UsageError(NeuralMarkError):
-    """The call is off: wrong names, values or paths."""
+    """The call cannot be carried out: wrong names, values or paths."""
 
     exit_code = 2
 

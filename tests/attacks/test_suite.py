@@ -255,7 +255,7 @@ def test_refusals_are_gathered() -> None:
 
 @pytest.mark.parametrize(
     ("needs", "words"),
-    [({"data"}, "needs data"), ({"model"}, "running network"), ({"others"}, "--other")],
+    [({"data"}, "needs data"), ({"model"}, "running network"), ({"others"}, "others=")],
 )
 def test_what_it_needs(needs: set[str], words: str) -> None:
     attack = type("Needy", (Turn,), {"needs": frozenset(needs)})

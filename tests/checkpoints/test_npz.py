@@ -153,7 +153,7 @@ def test_stored_members_are_changed_in_place(tmp_path: Path) -> None:
 
 def test_compressed_members_are_not_changed_in_place(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(put(tmp_path, packed(np.savez_compressed, arrays())))
-    with pytest.raises(UsageError, match="compressed; use -o"):
+    with pytest.raises(UsageError, match="compressed; use out="):
         checkpoint.in_place_ranges(["b"])
     with pytest.raises(UsageError, match="compressed"):
         checkpoint.apply({"b": lambda: iter([])}, lambda file: file)

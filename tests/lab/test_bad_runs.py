@@ -177,7 +177,7 @@ def test_every_preset_of_ours_is_sound() -> None:
 
 def test_what_cannot_work_is_told_at_once(tmp_path: Path) -> None:
     common = ("lab", "run", "fidelity-data", "--results", tmp_path / "r")
-    assert "name it with --data DIR" in call(*common).failed(2, "ParameterError")
+    assert "name it (--data DIR)" in call(*common).failed(2, "ParameterError")
     (tmp_path / "file").write_text("")
     said = call(*common, "--data", tmp_path / "file")
     assert "is not a folder" in said.failed(2, "ParameterError")

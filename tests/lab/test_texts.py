@@ -152,7 +152,7 @@ def test_weights_from_the_data_folder_or_the_hub(tmp_path: Path) -> None:
 def test_without_data(tmp_path: Path) -> None:
     spec = Tuning("gpt2-tiny", 1, 1e-3, 8, 0, mark=Marking())
     store = Store.open(tmp_path / "r")
-    with pytest.raises(MissingDataSetError, match="give --data DIR"):
+    with pytest.raises(MissingDataSetError, match="data=DIR"):
         perform(Bench(store), spec, quiet)
     with pytest.raises(MissingDataSetError, match="there is no folder"):
         perform(Bench(store, tmp_path / "nowhere"), spec, quiet)

@@ -133,7 +133,7 @@ def test_a_merged_adapter_is_recognised(
     base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
 ) -> None:
     model = fine_tune(adapted(0.2, 16))
-    with pytest.raises(InfeasibleError, match=r"as of a merged adapter.*--in-span"):
+    with pytest.raises(InfeasibleError, match=r"as of a merged adapter.*in_span=True"):
         neuralmark.embed(model, Key.new(), tmp_path / "out.safetensors", base=base)
 
 
@@ -203,12 +203,12 @@ def test_inspect_says_what_who_has_the_base_would_find(
     assert found["low_rank"] < 0.5
     seen = dict(map(tuple, found["exposures"]))
     assert 0.5 <= seen[0.5] <= seen[1.0] <= seen[4.0]
-    assert "embed with --base" in found["advice"]
+    assert "embed with base=..." in found["advice"]
     text = call("inspect", model, "--base", base)
     assert "fine-tuning moved" in text.out
     merged = call("inspect", fine_tune(adapted(0.2, 16)), "--base", base, "--json").json["base"]
     assert merged["low_rank"] > 0.9
-    assert "--in-span" in merged["advice"]
+    assert "in_span=True" in merged["advice"]
 
 
 def test_the_command_line_shows_the_exposure(

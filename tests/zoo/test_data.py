@@ -149,7 +149,7 @@ def test_missing_files_are_named_with_where_to_get_them(tmp_path: Path) -> None:
         zoo.data("cifar10", tmp_path)
     with pytest.raises(MissingDataSetError, match="no such folder"):
         zoo.data("cifar100", tmp_path / "nowhere")
-    with pytest.raises(ParameterError, match="--data DIR"):
+    with pytest.raises(ParameterError, match="data=DIR"):
         zoo.data("cifar100")
 
 

@@ -77,9 +77,7 @@ def test_a_server_that_nobody_vouches_for(
 def test_download_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nobody listens there
     for name in ("cifar10", "tinyimagenet"):
-        with pytest.raises(
-            MissingDataSetError, match=r"cannot fetch https://.* --data DIR"
-        ) as caught:
+        with pytest.raises(MissingDataSetError, match=r"cannot fetch https://.*data=DIR") as caught:
             zoo.data(name, tmp_path / "data", download=True)
         one_line(caught.value)
     assert list((tmp_path / "data").iterdir()) == []
