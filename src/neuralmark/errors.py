@@ -25,7 +25,7 @@ NeuralMarkError
 └── InputError                     exit code 3: unreadable or unsafe input
     ├── KeyFileError               not a key file, damaged, or beyond the caps
     │   └── WrongPassphraseError   wrong passphrase (or an edited encrypted file)
-    ├── RecordError                a claim that is not one
+    ├── RecordError                a claim, verdict, card or ruling that is not one
     ├── ResultsError               a folder of lab results that cannot be used
     ├── DataSetError               a data set that cannot be used
     │   ├── MissingDataSetError    not there, or a part of it
@@ -152,7 +152,7 @@ class WrongPassphraseError(KeyFileError):
 
 
 class RecordError(InputError):
-    """A claim that cannot be read."""
+    """A claim, verdict, card or ruling that cannot be read."""
 
 
 class ResultsError(InputError):

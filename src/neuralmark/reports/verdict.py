@@ -13,6 +13,7 @@ from neuralmark.records import (
     UNPROVEN,
     UNREADABLE,
     VERIFIED,
+    PublicVerdict,
     TensorRead,
     Verdict,
 )
@@ -84,22 +85,26 @@ _LEFT_OUT = (
 )
 
 
-def verdict_page(verdict: Verdict, *, public: bool = False) -> str:
+def verdict_page(verdict: Verdict | PublicVerdict, *, public: bool = False) -> str:
     """One self-contained HTML page, fit to be printed and signed.
 
     The public page has counts, bound and status only.
     """
     if verdict.status not in _HEADLINES:
         raise RecordError(f"no such verdict: {verdict.status!r}")
-    _check_counts(verdict)
+    evidence: tuple[str, ...] = ()
+    if isinstance(verdict, Verdict):
+        _check_counts(verdict)
+        evidence = () if public else _evidence(verdict)
+    public = not evidence
     headline = _HEADLINES[verdict.status][0]
     name = PurePath(verdict.model).name or verdict.model
     parts = (
         '<p class="kicker"><span>Verdict on the ownership of a neural network</span>'
         f"<span>NeuralMark {text(verdict.version)}</span></p>",
-        _banner(verdict, public=public),
+        _banner(verdict, None if public or isinstance(verdict, PublicVerdict) else verdict.reason),
         _finding(verdict, name if public else verdict.model),
-        *(() if public else _evidence(verdict)),
+        *evidence,
         section("What this page does not contain", paragraphs(_LEFT_OUT if public else _ABSENT)),
         _signature(),
     )
@@ -121,24 +126,26 @@ def _check_counts(verdict: Verdict) -> None:
         raise RecordError("the verdict contradicts itself: its margins are not of its count")
 
 
-def _banner(verdict: Verdict, *, public: bool) -> str:
+def _banner(verdict: Verdict | PublicVerdict, reason: str | None) -> str:
     headline, colour, glyph = _HEADLINES[verdict.status]
     icon = (
         '<svg viewBox="0 0 64 64" aria-hidden="true"><circle class="stroke" cx="32" cy="32" r="28"'
         f' stroke-width="5"/><path class="stroke" stroke-width="6" d="{glyph}"/></svg>'
     )
-    reason = with_powers(verdict.reason[:1].upper() + verdict.reason[1:])
-    lead = "" if public else f'<p class="lead">{reason.rstrip(".")}.</p>\n'
+    lead = ""
+    if reason is not None:
+        sentence = with_powers(reason[:1].upper() + reason[1:])
+        lead = f'<p class="lead">{sentence.rstrip(".")}.</p>\n'
     said = f"{lead}<p>{_MEANINGS[verdict.status]}</p>"
     return f'<header class="banner c{colour}">{icon}<div><h1>{headline}</h1>\n{said}</div></header>'
 
 
-def _finding(verdict: Verdict, label: str) -> str:
+def _finding(verdict: Verdict | PublicVerdict, label: str) -> str:
     bits, boundary, log2 = verdict.bits, verdict.boundary, verdict.bound_log2
     percent = math.floor(1000 * verdict.rate + 1e-9) / 10
     needed = f"{boundary:,}" if boundary is not None else "none"
     chance = power_of_two(log2), chance_in_words(log2)
-    if verdict.key_kind != "native":
+    if not verdict.bound_holds:
         chance = "unknown", "with a key of this kind"
     figures = (
         ("Matched bits", f"{verdict.matched:,}", f"of {bits:,} (rate {percent:g}\u00a0%)"),
@@ -157,7 +164,7 @@ def _finding(verdict: Verdict, label: str) -> str:
     return section("The finding", model + tiles(figures) + f"<figure>{drawn}</figure>" + words)
 
 
-def _chance(verdict: Verdict) -> str:
+def _chance(verdict: Verdict | PublicVerdict) -> str:
     log2 = verdict.bound_log2
     coins = math.floor(-log2)
     luck = f", no likelier than calling {coins:,} coin tosses in a row" if coins > 7 else ""
@@ -166,7 +173,7 @@ def _chance(verdict: Verdict) -> str:
         f" matches at least this well by luck: at most {power_of_two(log2)},"
         f" {chance_in_words(log2)}{luck}."
     )
-    if verdict.key_kind != "native":
+    if not verdict.bound_holds:
         said += (
             " That is the number for a key derived from a secret. For this key, a matrix made"
             " elsewhere, <strong>it does not hold</strong> and must not be quoted."
@@ -174,7 +181,7 @@ def _chance(verdict: Verdict) -> str:
     return said
 
 
-def _boundary(verdict: Verdict) -> str:
+def _boundary(verdict: Verdict | PublicVerdict) -> str:
     if verdict.boundary is None:
         return (
             f"There is no <strong>boundary</strong>: a full match of {verdict.bits:,} bits would"
@@ -188,7 +195,7 @@ def _boundary(verdict: Verdict) -> str:
     )
 
 
-def _trials(verdict: Verdict) -> str:
+def _trials(verdict: Verdict | PublicVerdict) -> str:
     again = " Ways tried in other runs are not known here: multiply the chance by their number."
     if not verdict.trials:
         return "<strong>Trials</strong>: none; there was nothing to look at."

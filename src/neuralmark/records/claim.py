@@ -1,0 +1,123 @@
+"""Claim: where a key was put into which model (docs/formats.md)."""
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from neuralmark.core.key import Parameters, Placement
+from neuralmark.errors import ParameterError, RecordError
+from neuralmark.records.fields import load_json, parse, to_json
+from neuralmark.records.parts import Digest, digest_from, placement_from, placement_list, text
+from neuralmark.storage import files
+from neuralmark.version import __version__
+
+CLAIM_FORMAT = "neuralmark-claim"
+MAX_CLAIM = 16 << 20
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Record of where a key was put into which model. Never trusted, only followed."""
+
+    fingerprint: str
+    commitment: str
+    parameters: Parameters
+    placement: Placement
+    marked_digest: Digest
+    source_digest: Digest | None = None
+    library: str = __version__
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it stands in the claim file."""
+        return {
+            "format": CLAIM_FORMAT,
+            "version": 1,
+            "fingerprint": self.fingerprint,
+            "commitment": self.commitment,
+            "scheme": self.parameters.scheme,
+            "parameters": self.parameters.to_dict(),
+            "placement": placement_list(self.placement),
+            "source_digest": asdict(self.source_digest) if self.source_digest else None,
+            "marked_digest": asdict(self.marked_digest),
+            "library": self.library,
+        }
+
+    def to_json(self) -> str:
+        """Readable JSON, ending in a line break."""
+        return to_json(self.to_dict())
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the claim file."""
+        files.write_text(Path(path), self.to_json(), overwrite=overwrite)
+
+    @classmethod
+    def given(cls, claim: Any) -> "Claim | None":
+        """A claim as callers give it: itself, its file, or what its file holds, parsed."""
+        if claim is None or isinstance(claim, cls):
+            return claim
+        if isinstance(claim, str | Path) and str(claim).strip():
+            return cls.load(claim)
+        if isinstance(claim, dict):
+            try:
+                return cls.loads(to_json(claim), "the claim")
+            except (TypeError, ValueError):
+                raise RecordError("the claim: holds what no claim file can") from None
+        raise ParameterError(
+            f"claim must be a Claim, the path of one or a parsed one, not {type(claim).__name__}"
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the claim's file, as `sha256sum` prints it."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Claim":
+        """Read a claim file; it is hostile input like any other."""
+        return cls._load(Path(path), links=True)
+
+    @classmethod
+    def load_beside(cls, path: Path) -> "Claim":
+        """Read a claim that happens to lie beside a model: nobody named it, so no links."""
+        return cls._load(path, links=False)
+
+    @classmethod
+    def _load(cls, path: Path, *, links: bool) -> "Claim":
+        data = load_json(path, "claim", MAX_CLAIM, links=links)
+        return cls._parsed(data, str(path))
+
+    @classmethod
+    def loads(cls, content: bytes | str, where: str) -> "Claim":
+        """The claim in the text of a claim file; `where` it is from begins every complaint."""
+        return cls._parsed(parse(content, where), where)
+
+    @classmethod
+    def _parsed(cls, data: Any, where: str) -> "Claim":
+        if not isinstance(data, dict) or data.get("format") != CLAIM_FORMAT:
+            raise RecordError(f"{where}: not a NeuralMark claim")
+        if type(data.get("version")) is not int or data["version"] != 1:
+            raise RecordError(f"{where}: a claim of an unknown version; update neuralmark")
+        try:
+            return cls.from_dict(data)
+        except KeyError as error:
+            raise RecordError(f"{where}: the claim is damaged ({error} is missing)") from None
+        except (ParameterError, TypeError, ValueError) as error:
+            raise RecordError(f"{where}: the claim is damaged ({str(error)[:200]})") from None
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Claim":
+        """The claim in a parsed file; raises on anything of the wrong form."""
+        source = data["source_digest"]
+        parameters = Parameters.from_dict(data["parameters"])
+        if data["scheme"] != parameters.scheme:
+            raise ValueError("its two schemes differ")
+        return cls(
+            fingerprint=text(data["fingerprint"]),
+            commitment=text(data["commitment"]),
+            parameters=parameters,
+            placement=placement_from(data["placement"]),
+            marked_digest=digest_from(data["marked_digest"]),
+            source_digest=None if source is None else digest_from(source),
+            library=text(data["library"]),
+        )

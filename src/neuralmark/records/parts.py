@@ -1,0 +1,110 @@
+"""What claims and verdicts are made of: digests, placements, tensors, gaps, coverage."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from neuralmark.core.key import Placement
+
+
+@dataclass(frozen=True)
+class Digest:
+    """SHA-256 of a checkpoint's headers, of the tensors read, and of whole files on request."""
+
+    headers: str
+    tensors: dict[str, str]
+    files: dict[str, str] | None = None
+    algorithm: str = "sha256"
+
+
+@dataclass(frozen=True)
+class TensorRead:
+    """A tensor that was read for a verdict."""
+
+    name: str
+    stored_name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A tensor that the key was derived for and that was not read: zeros stand in its place."""
+
+    name: str
+    weights: int
+    why: str
+    stored: bool = False
+    """Whether it is in the model, but in a form that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many weights a verdict rests on."""
+
+    in_model: int
+    """Weights of the whole model, as far as its headers tell."""
+    looked_at: int
+    """Those of them that some way of looking read."""
+    wanted: int
+    """Weights that were to be read: of the tensors named or claimed, or of the whole model."""
+    unreadable: int = 0
+    """Those of them that are there, but in a form that cannot be read."""
+    why: str = ""
+    """What that form is."""
+
+    @property
+    def share(self) -> float:
+        """Share of the model's weights that was looked at."""
+        return self.looked_at / self.in_model if self.in_model else 0.0
+
+    @property
+    def unreadable_share(self) -> float:
+        """Share of what was to be read that could not be."""
+        return self.unreadable / self.wanted if self.wanted else 0.0
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of bits by margin, apart for those that match and those that do not."""
+
+    edges: tuple[float, ...]
+    matched: tuple[int, ...]
+    missed: tuple[int, ...]
+
+
+def placement_list(placement: Placement) -> list[list[Any]]:
+    """A placement as JSON has it."""
+    return [[name, list(shape)] for name, shape in placement]
+
+
+def placement_from(value: Any) -> Placement:
+    """A placement from parsed JSON; raises on anything else."""
+    if not isinstance(value, list) or not value:
+        raise ValueError("placement is not a list")
+    for name, shape in value:
+        text(name)
+        if not isinstance(shape, list) or not all(type(x) is int and x >= 0 for x in shape):
+            raise ValueError("placement has a bad shape")
+    if len({name for name, _ in value}) != len(value):
+        raise ValueError("placement names a tensor twice")
+    return tuple((name, tuple(shape)) for name, shape in value)
+
+
+def digest_from(value: Any) -> Digest:
+    """A digest from parsed JSON; raises on anything else."""
+    digest = Digest(**value)
+    if digest.algorithm != "sha256":
+        raise ValueError("a digest of an unknown algorithm")
+    for table in (digest.tensors, {} if digest.files is None else digest.files):
+        if not isinstance(table, dict) or not all(isinstance(x, str) for x in table.values()):
+            raise TypeError("a digest must map names to digests")
+    text(digest.headers)
+    return digest
+
+
+def text(value: Any) -> str:
+    """Text as files can hold it; raises on anything else."""
+    if not isinstance(value, str):
+        raise TypeError("expected text")
+    value.encode("utf-8")  # half of a character is refused
+    return value

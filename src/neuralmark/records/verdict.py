@@ -1,0 +1,343 @@
+"""Verdict: what verification found, in full and as it may be published (docs/formats.md)."""
+
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import PurePath
+from typing import Any, ClassVar, Self
+
+from neuralmark import schemes
+from neuralmark.core.key import MAX_BITS, Parameters, Placement
+from neuralmark.errors import RecordError
+from neuralmark.records import presenting
+from neuralmark.records.fields import Fields, Record
+from neuralmark.records.parts import (
+    Coverage,
+    Digest,
+    Gap,
+    Histogram,
+    TensorRead,
+    digest_from,
+    placement_from,
+    placement_list,
+)
+from neuralmark.version import __version__
+
+VERDICT_FORMAT = "neuralmark-verdict/1"
+PUBLIC = (
+    *("format", "version", "verified", "status", "matched", "bits", "rate", "boundary"),
+    *("bound_log2", "bound_holds", "full_match_bound_log2", "trials", "fingerprint"),
+    *("date", "owner"),
+)
+"""What the public view of a verdict takes over from the full one."""
+
+VERIFIED = "verified"
+NOT_VERIFIED = "not-verified"
+UNPROVEN = "matches-unproven"
+UNPROVABLE = "unprovable"
+UNREADABLE = "unreadable"
+STATUSES = (VERIFIED, NOT_VERIFIED, UNPROVEN, UNPROVABLE, UNREADABLE)
+
+
+@dataclass(frozen=True)
+class Verdict(Record):
+    """What verification found, with everything that influenced it and nothing of the key."""
+
+    noun: ClassVar[str] = "verdict"
+    file_format: ClassVar[str] = VERDICT_FORMAT
+
+    status: str
+    reason: str
+    matched: int
+    bits: int
+    boundary: int | None
+    bound_log2: float
+    full_match_bound_log2: float
+    trials: int
+    parameters: Parameters
+    key_kind: str
+    fingerprint: str
+    placement: Placement
+    tensors: tuple[TensorRead, ...]
+    mapping: str
+    orientation: str
+    smallest_margin: float
+    median_margin: float
+    margin_histogram: Histogram
+    certified_radius: float | None
+    certified_radius_relative: float | None
+    model: str
+    checkpoint_digest: Digest
+    coverage: Coverage
+    missing: tuple[Gap, ...] = ()
+    scaling: str = "stored"
+    version: str = __version__
+    date: str | None = None
+    """When it was given, in UTC."""
+    owner: str | None = None
+    """The owner's public label, where he wants it shown; nothing depends on it."""
+    claim_digest: str | None = None
+    """SHA-256 of the claim that was followed, as `sha256sum` prints it for the file."""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sha256(self) -> dict[str, str] | None:
+        """SHA-256 of the whole files, as `sha256sum` prints them; asked for by full_digest."""
+        return self.checkpoint_digest.files
+
+    @property
+    def verified(self) -> bool:
+        """True only for a native key that reached the boundary."""
+        return self.status == VERIFIED
+
+    @property
+    def rate(self) -> float:
+        """Share of matching bits."""
+        return self.matched / self.bits
+
+    @property
+    def bound_holds(self) -> bool:
+        """Whether luck is bounded: not for a key that may have been chosen to fit."""
+        return self.key_kind == "native"
+
+    @property
+    def margin_unit(self) -> str:
+        """What margins are counted in: deviations of unmarked logits, or logits as they are."""
+        return "sigma_z" if schemes.get(self.parameters.scheme).linear else "logit"
+
+    def __bool__(self) -> bool:
+        """Refuse to be a bare truth value: ask for `.verified`."""
+        raise TypeError("a Verdict is more than a bool: use verdict.verified")
+
+    def public_dict(self) -> dict[str, Any]:
+        """What may be published: counts, bound and status, of which key and which file.
+
+        Nothing that a stranger who hands in suspects could learn the key's bits from, and not
+        which tensors carry the mark.
+        """
+        whole = self.to_dict()
+        return {name: whole[name] for name in PUBLIC} | {
+            "view": "public",
+            "model": PurePath(self.model).name,
+            "files": self.checkpoint_digest.files,
+        }
+
+    def __str__(self) -> str:
+        """One line; `to_json()` has everything."""
+        return presenting.short(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return presenting.table(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole evidence, as `neuralmark verify --json` prints it; for owner and judge."""
+        radius = None
+        if self.certified_radius is not None:
+            relative = self.certified_radius_relative
+            radius = {"absolute": self.certified_radius, "relative": relative}
+        return {
+            "format": VERDICT_FORMAT,
+            "view": "full",
+            "version": self.version,
+            "verified": self.verified,
+            "status": self.status,
+            "reason": self.reason,
+            "matched": self.matched,
+            "bits": self.bits,
+            "rate": self.rate,
+            "boundary": self.boundary,
+            "bound_log2": self.bound_log2,
+            "bound_holds": self.bound_holds,
+            "full_match_bound_log2": self.full_match_bound_log2,
+            "trials": self.trials,
+            "scheme": self.parameters.scheme,
+            "parameters": self.parameters.to_dict(),
+            "key_kind": self.key_kind,
+            "fingerprint": self.fingerprint,
+            "placement": placement_list(self.placement),
+            "tensors": [asdict(tensor) | {"shape": list(tensor.shape)} for tensor in self.tensors],
+            "mapping": self.mapping,
+            "orientation": self.orientation,
+            "scaling": self.scaling,
+            "missing": [asdict(gap) for gap in self.missing],
+            "coverage": asdict(self.coverage) | {"share": self.coverage.share},
+            "margins": {
+                "smallest": self.smallest_margin,
+                "median": self.median_margin,
+                "unit": self.margin_unit,
+            },
+            "margin_histogram": {k: list(v) for k, v in asdict(self.margin_histogram).items()},
+            "certified_radius": radius,
+            "model": self.model,
+            "checkpoint_digest": asdict(self.checkpoint_digest),
+            "date": self.date,
+            "owner": self.owner,
+            "claim_digest": self.claim_digest,
+            "versions": dict(self.versions),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read back what `to_dict` gave; raises RecordError on anything else."""
+        if isinstance(data, dict) and data.get("view") == PublicVerdict.view:
+            raise RecordError(
+                "the public view of a verdict, which is without the evidence: ask the owner or"
+                " the judge for the full one"
+            )
+        return super().from_dict(data)
+
+    @classmethod
+    def _read(cls, given: Fields) -> Self:
+        placement = given.raw("placement")
+        radius = None if given.empty("certified_radius") else given.table("certified_radius")
+        margins, bars = given.table("margins"), given.table("margin_histogram")
+        return cls(
+            **_counted(given),
+            reason=given.text("reason"),
+            parameters=_parameters(given),
+            key_kind=given.one_of("key_kind", ("native", "raw")),
+            placement=placement_from(placement) if placement != [] else (),
+            tensors=tuple(map(_tensor, given.tables("tensors"))),
+            mapping=given.one_of("mapping", ("names", "prefix", "search")),
+            orientation=given.one_of("orientation", ("stored", "transposed")),
+            scaling=given.one_of("scaling", ("stored", "rows")),
+            missing=tuple(map(_gap, given.tables("missing"))),
+            coverage=_coverage(given.table("coverage")),
+            smallest_margin=margins.number("smallest"),
+            median_margin=margins.number("median"),
+            margin_histogram=_histogram(bars),
+            certified_radius=radius.number("absolute") if radius else None,
+            certified_radius_relative=(radius.number_or_none("relative") if radius else None),
+            model=given.text("model"),
+            checkpoint_digest=digest_from(given.raw("checkpoint_digest")),
+            claim_digest=given.text_or_none("claim_digest"),
+            versions=given.table("versions").all_texts(),
+        )
+
+
+@dataclass(frozen=True)
+class PublicVerdict(Record):
+    """What of a verdict may be published: counts, bound and status."""
+
+    noun: ClassVar[str] = "public verdict"
+    file_format: ClassVar[str] = VERDICT_FORMAT
+    view: ClassVar[str] = "public"
+
+    status: str
+    matched: int
+    bits: int
+    boundary: int | None
+    bound_log2: float
+    bound_holds: bool
+    full_match_bound_log2: float
+    trials: int
+    fingerprint: str
+    model: str
+    """The name of its file or folder, without where it lay."""
+    files: dict[str, str] | None
+    version: str
+    date: str | None
+    owner: str | None
+
+    @property
+    def verified(self) -> bool:
+        """True only for a native key that reached the boundary."""
+        return self.status == VERIFIED
+
+    @property
+    def rate(self) -> float:
+        """Share of matching bits."""
+        return self.matched / self.bits
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `neuralmark verify --json --public` prints it."""
+        told = {name: getattr(self, name) for name in PUBLIC if name != "format"}
+        return {
+            "format": VERDICT_FORMAT,
+            **told,
+            "view": self.view,
+            "model": self.model,
+            "files": self.files,
+        }
+
+    @classmethod
+    def _read(cls, given: Fields) -> Self:
+        files = None if given.empty("files") else given.table("files").all_texts()
+        return cls(
+            **_counted(given),
+            bound_holds=given.flag("bound_holds"),
+            model=given.text("model"),
+            files=files,
+        )
+
+
+def _counted(given: Fields) -> dict[str, Any]:
+    """What both views have, held against each other."""
+    status, matched = given.one_of("status", STATUSES), given.count("matched")
+    bits, boundary = given.count("bits"), given.count_or_none("boundary")
+    if not 0 < bits <= MAX_BITS or matched > bits or (boundary or 0) > bits:
+        raise ValueError("its counts contradict each other")
+    reached = boundary is not None and matched >= boundary
+    if status in (VERIFIED, UNPROVEN) and not reached:
+        raise ValueError("its status contradicts its counts")
+    if status == VERIFIED and not given.flag("bound_holds"):
+        raise ValueError("its status contradicts its kind of key")
+    chances = {name: given.number(name) for name in ("bound_log2", "full_match_bound_log2")}
+    if max(chances.values()) > 0:
+        raise ValueError("a chance is above 1")
+    return {
+        "status": status,
+        "matched": matched,
+        "bits": bits,
+        "boundary": boundary,
+        **chances,
+        "trials": given.count("trials"),
+        "fingerprint": given.text("fingerprint"),
+        "version": given.text("version"),
+        "date": given.text_or_none("date"),
+        "owner": presenting.check_owner(given.text_or_none("owner")),
+    }
+
+
+def _parameters(given: Fields) -> Parameters:
+    parameters = Parameters.from_dict(given.raw("parameters"))
+    schemes.get(parameters.scheme)
+    if parameters.bits != given.count("bits"):
+        raise ValueError("its bits are not those of its parameters")
+    return parameters
+
+
+def _tensor(given: Fields) -> TensorRead:
+    return TensorRead(
+        name=given.text("name"),
+        stored_name=given.text("stored_name"),
+        dtype=given.text("dtype"),
+        shape=given.counts("shape"),
+    )
+
+
+def _gap(given: Fields) -> Gap:
+    return Gap(
+        name=given.text("name"),
+        weights=given.count("weights"),
+        why=given.text("why"),
+        stored=given.flag("stored"),
+    )
+
+
+def _coverage(given: Fields) -> Coverage:
+    return Coverage(
+        in_model=given.count("in_model"),
+        looked_at=given.count("looked_at"),
+        wanted=given.count("wanted"),
+        unreadable=given.count("unreadable"),
+        why=given.text("why"),
+    )
+
+
+def _histogram(given: Fields) -> Histogram:
+    bars = Histogram(given.numbers("edges"), given.counts("matched"), given.counts("missed"))
+    rising = all(low < high for low, high in pairwise(bars.edges))
+    if not rising or not len(bars.edges) - 1 == len(bars.matched) == len(bars.missed) > 0:
+        raise ValueError("margin_histogram is not one")
+    return bars
