@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import QUICK, gaussian_model
 
 from neuralmark import Key, embed, verify
-from neuralmark.attacks.engine.card import Card, Point, Row, Skipped
+from neuralmark.attacks.engine.card import Before, Card, Point, Row, Skipped
 from neuralmark.reports.card import card_page
 from neuralmark.reports.sweeps import picture_of
 
@@ -92,7 +92,7 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Card:
         ),
     )
     skipped = (Skipped("tune", "needs data: from Python"),)
-    return Card(str(marked), KEY.fingerprint, before, rows, skipped, seed=7, seconds=2.0)
+    return Card(str(marked), KEY.fingerprint, Before.of(before), rows, skipped, seed=7, seconds=2.0)
 
 
 def test_what_it_says(card: Card) -> None:

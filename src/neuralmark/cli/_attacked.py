@@ -11,7 +11,7 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.attacks import Attack
-    from neuralmark.attacks.engine.card import Card, Point, Row
+    from neuralmark.attacks.engine.card import Before, Card, Point, Row
     from neuralmark.attacks.engine.launch import Result
     from neuralmark.records import Verdict
 
@@ -180,7 +180,7 @@ def _after(attack: "Attack", result: "Result") -> list[tuple[str, str]]:
     return [(label, f"cannot be read: {result.unreadable}")] if result.unreadable else []
 
 
-def _verdict(verdict: "Verdict") -> str:
+def _verdict(verdict: "Verdict | Before") -> str:
     needed = "" if verdict.boundary is None else f", {verdict.boundary} needed"
     return f"{verdict.matched} of {verdict.bits} bits{needed}: {verdict.status}"
 
@@ -190,14 +190,14 @@ def card(card: "Card") -> None:
     relative, absolute = card.certified_radius_relative, card.certified_radius
     radius = "none: only a verified mark has one"
     if card.before.verified:
-        radius = f"none: the read-out of {card.before.parameters.scheme} is not linear"
+        radius = f"none: the read-out of {card.before.scheme} is not linear"
     if absolute is not None:
         share = "" if relative is None else f"{output.percent_at_least(relative)} of the norm: "
         radius = f"{share}no smaller change undoes the verdict, even by someone with the key"
     flipped = sum(row.flipped is not None for row in card.removals)
     rows = [
         ("model", card.model),
-        ("key", f"{card.fingerprint} ({card.before.parameters.scheme})"),
+        ("key", f"{card.fingerprint} ({card.before.scheme})"),
         ("before", _verdict(card.before)),
         ("certified radius", radius),
         ("removal", f"{len(card.removals)} sweeps, {flipped} reach a strength that flips"),

@@ -184,7 +184,8 @@ def _looking(card: Card) -> str:
     for row in card.looks:
         last = row.points[-1]
         seen = ", ".join(
-            f"{text(name)} {number(float(f'{value:.4g}'))}" for name, value in last.figures.items()
+            f"{text(name)} {NONE if value is None else number(float(f'{value:.4g}'))}"
+            for name, value in last.figures.items()
         )
         found = "<br>".join(filter(None, (seen, text(last.note)))) or NONE
         rows.append((row.label, found, text(row.summary)))

@@ -6,12 +6,13 @@ Pure functions from results to the card; `suite` runs the attacks.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from neuralmark.attacks import name_of
 from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, Attack
 from neuralmark.attacks.engine.launch import Result
-from neuralmark.records import Verdict
+from neuralmark.core.key import MAX_BITS
+from neuralmark.records import STATUSES, VERIFIED, Fields, Record, Verdict
 from neuralmark.version import __version__
 
 CARD_FORMAT = "neuralmark-card/1"
@@ -37,7 +38,24 @@ class Point:
     """‖Δw‖/‖w‖ of the attacked tensors; None when their shapes changed."""
     seconds: float
     note: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+    """None for a figure that is no number."""
+
+    @classmethod
+    def read(cls, given: Fields) -> Self:
+        """From a parsed card; raises on anything of the wrong form."""
+        return cls(
+            strength=given.number("strength"),
+            settings=_table(given.raw("settings")),
+            status=given.one_of("status", (*STATUSES, NO_KEY)),
+            matched=given.count_or_none("matched"),
+            bits=given.count_or_none("bits"),
+            held=given.flag("held"),
+            change=given.number_or_none("change"),
+            seconds=given.number("seconds"),
+            note=given.text("note"),
+            figures=given.table("figures").all_numbers(),
+        )
 
 
 @dataclass(frozen=True)
@@ -96,12 +114,32 @@ class Row:
             "kind": self.kind,
             "dial": self.dial,
             "unit": self.unit,
+            "summary": self.summary,
+            "expects": self.expects,
             "boundary": self.boundary,
             "flip": self.flip,
             "largest_survived": self.largest_survived,
             "survived_all": self.flipped is None,
             "points": [jsonable(asdict(point)) for point in self.points],
         }
+
+    @classmethod
+    def read(cls, given: Fields) -> Self:
+        """From a parsed card; raises on anything of the wrong form."""
+        points = tuple(map(Point.read, given.tables("points")))
+        if not points:
+            raise ValueError("a sweep has no points")
+        return cls(
+            attack=given.text("attack"),
+            variant=given.text("variant"),
+            kind=given.one_of("kind", (WEIGHTS, KEY, TEST)),
+            dial=given.text("dial"),
+            unit=given.text("unit"),
+            summary=given.text("summary"),
+            expects=given.text("expects"),
+            boundary=given.count_or_none("boundary"),
+            points=points,
+        )
 
 
 @dataclass(frozen=True)
@@ -117,14 +155,75 @@ class Skipped:
         """Attack and variant."""
         return f"{self.attack} ({self.variant})" if self.variant else self.attack
 
+    @classmethod
+    def read(cls, given: Fields) -> Self:
+        """From a parsed card; raises on anything of the wrong form."""
+        return cls(given.text("attack"), given.text("why"), given.text("variant"))
+
 
 @dataclass(frozen=True)
-class Card:
+class Before:
+    """What of the verdict on the model as it came is on its card: no margins, no tensors."""
+
+    status: str
+    matched: int
+    bits: int
+    boundary: int | None
+    trials: int
+    bound_log2: float
+    scheme: str
+    certified_radius: float | None = None
+    certified_radius_relative: float | None = None
+
+    @property
+    def verified(self) -> bool:
+        """Whether the mark was proven before anything was attacked."""
+        return self.status == VERIFIED
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Self:
+        """From the whole verdict."""
+        return cls(
+            status=verdict.status,
+            matched=verdict.matched,
+            bits=verdict.bits,
+            boundary=verdict.boundary,
+            trials=verdict.trials,
+            bound_log2=verdict.bound_log2,
+            scheme=verdict.parameters.scheme,
+            certified_radius=verdict.certified_radius,
+            certified_radius_relative=verdict.certified_radius_relative,
+        )
+
+    @classmethod
+    def read(cls, given: Fields, radius: Fields) -> Self:
+        """From a parsed card; raises on anything of the wrong form."""
+        before = cls(
+            status=given.one_of("status", STATUSES),
+            matched=given.count("matched"),
+            bits=given.count("bits"),
+            boundary=given.count_or_none("boundary"),
+            trials=given.count("trials"),
+            bound_log2=given.number("bound_log2"),
+            scheme=given.text("scheme"),
+            certified_radius=radius.number_or_none("absolute"),
+            certified_radius_relative=radius.number_or_none("relative"),
+        )
+        if not 0 < before.bits <= MAX_BITS or before.matched > before.bits:
+            raise ValueError("its counts contradict each other")
+        return before
+
+
+@dataclass(frozen=True)
+class Card(Record):
     """What the mark of one key in one model withstands."""
+
+    noun: ClassVar[str] = "card"
+    file_format: ClassVar[str] = CARD_FORMAT
 
     model: str
     fingerprint: str
-    before: Verdict
+    before: Before
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...]
     seed: int
@@ -174,6 +273,7 @@ class Card:
                 "boundary": before.boundary,
                 "trials": before.trials,
                 "bound_log2": before.bound_log2,
+                "scheme": before.scheme,
             },
             "certified_radius": {
                 "absolute": self.certified_radius,
@@ -184,6 +284,22 @@ class Card:
             "seed": self.seed,
             "seconds": self.seconds,
         }
+
+    @classmethod
+    def _read(cls, given: Fields) -> Self:
+        seed = given.raw("seed")
+        if type(seed) is not int:
+            raise TypeError("seed is no whole number")
+        return cls(
+            model=given.text("model"),
+            fingerprint=given.text("fingerprint"),
+            before=Before.read(given.table("before"), given.table("certified_radius")),
+            rows=tuple(map(Row.read, given.tables("rows"))),
+            skipped=tuple(map(Skipped.read, given.tables("skipped"))),
+            seed=seed,
+            seconds=given.number("seconds"),
+            version=given.text("version"),
+        )
 
 
 def make_card(
@@ -201,7 +317,7 @@ def make_card(
     return Card(
         model=before.model,
         fingerprint=before.fingerprint,
-        before=before,
+        before=Before.of(before),
         rows=tuple(map(make_row, sweeps.values())),
         skipped=tuple(skipped),
         seed=seed,
@@ -233,7 +349,7 @@ def make_point(attack: Attack, result: Result) -> Point:
     missing = NO_KEY if attack.kind == KEY else UNREADABLE
     return Point(
         strength=attack.strength,
-        settings=dict(result.settings),
+        settings=jsonable(result.settings),
         status=missing if after is None else after.status,
         matched=None if after is None else after.matched,
         bits=None if after is None else after.bits,
@@ -241,8 +357,14 @@ def make_point(attack: Attack, result: Result) -> Point:
         change=result.change if math.isfinite(result.change) else None,
         seconds=result.seconds,
         note=result.note or result.unreadable,
-        figures=dict(result.figures),
+        figures=jsonable(result.figures),
     )
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("settings are no table")
+    return value
 
 
 def jsonable(value: Any) -> Any:
