@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from neuralmark.core.bound import SECURITY_BITS
 from neuralmark.disputes.relations import RELATED, Relation
 from neuralmark.errors import DisputeError
-from neuralmark.records import NOT_VERIFIED, VERIFIED, Verdict, to_json
+from neuralmark.records import NOT_VERIFIED, VERIFIED, Fields, Record, Verdict
 from neuralmark.version import __version__
 
 RULING_FORMAT = "neuralmark-ruling/1"
@@ -43,6 +43,11 @@ class Shown:
     path: str
     files: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def read(cls, given: Fields) -> Self:
+        """From a parsed ruling; raises on anything of the wrong form."""
+        return cls(given.text("path"), given.table("files").all_texts())
+
 
 @dataclass(frozen=True)
 class Party:
@@ -65,6 +70,18 @@ class Party:
     def label(self) -> str:
         """What its exhibit is called."""
         return exhibit_of(self.name)
+
+    @classmethod
+    def read(cls, given: Fields) -> Self:
+        """From a parsed ruling; raises on anything of the wrong form."""
+        return cls(
+            name=check_name(given.text("name")),
+            fingerprint=given.text("fingerprint"),
+            commitment=given.text("commitment"),
+            key_kind=given.one_of("key_kind", ("native", "raw")),
+            exhibit=Shown.read(given.table("exhibit")),
+            stated_time=given.text_or_none("stated_time"),
+        )
 
 
 @dataclass(frozen=True)
@@ -101,6 +118,23 @@ class Sighting:
             trials=verdict.trials,
             mapping=verdict.mapping,
             tensors=tuple(tensor.stored_name for tensor in verdict.tensors),
+        )
+
+    @classmethod
+    def read(cls, given: Fields) -> Self:
+        """From a parsed ruling; raises on anything of the wrong form."""
+        return cls(
+            party=given.text("party"),
+            model=given.text("model"),
+            state=given.one_of("state", (PRESENT, TRACES, ABSENT, UNPROVEN)),
+            reason=given.text("reason"),
+            matched=given.count_or_none("matched"),
+            bits=given.count_or_none("bits"),
+            boundary=given.count_or_none("boundary"),
+            bound_log2=given.number_or_none("bound_log2"),
+            trials=given.count_or_none("trials"),
+            mapping=given.text_or_none("mapping"),
+            tensors=given.texts("tensors"),
         )
 
 
@@ -142,10 +176,18 @@ class Case:
         """Whether the party satisfies the criterion."""
         return not self.missing
 
+    @classmethod
+    def read(cls, given: Fields) -> Self:
+        """From a parsed ruling; raises on anything of the wrong form."""
+        return cls(given.text("party"), given.texts("holds"), given.texts("missing"))
+
 
 @dataclass(frozen=True)
-class Ruling:
+class Ruling(Record):
     """Who the owner is by the paper's criterion, or that it cannot be said; and why."""
+
+    noun: ClassVar[str] = "ruling"
+    file_format: ClassVar[str] = RULING_FORMAT
 
     owner: str | None
     reasons: tuple[str, ...]
@@ -158,6 +200,10 @@ class Ruling:
     set_aside: tuple[str, ...]
     """Names of the parties whose exhibits are not related to the model in dispute."""
     version: str = __version__
+    related_from: float = RELATED
+    """The correlation from which on models counted as related."""
+    absent_above: float = ABSENT_ABOVE
+    """The log2 of the chance above which a mark counted as absent."""
 
     @property
     def decided(self) -> bool:
@@ -209,8 +255,8 @@ class Ruling:
             ],
             "sightings": [asdict(s) | {"tensors": list(s.tensors)} for s in self.sightings],
             "relations": [relation.to_dict() for relation in self.relations],
-            "related_from": RELATED,
-            "absent_above_log2": ABSENT_ABOVE,
+            "related_from": self.related_from,
+            "absent_above_log2": self.absent_above,
             "set_aside": list(self.set_aside),
             "commitments": [
                 {"party": party.name, "commitment": party.commitment, "time": party.stated_time}
@@ -219,9 +265,43 @@ class Ruling:
             ],
         }
 
-    def to_json(self) -> str:
-        """Readable JSON, ending in a line break."""
-        return to_json(self.to_dict())
+    @classmethod
+    def _read(cls, given: Fields) -> Self:
+        limit = given.number("related_from")
+        ruling = cls(
+            owner=given.text_or_none("owner"),
+            reasons=given.texts("reasons"),
+            cautions=given.texts("cautions"),
+            parties=tuple(map(Party.read, given.tables("parties"))),
+            disputed=None if given.empty("disputed") else Shown.read(given.table("disputed")),
+            cases=tuple(map(Case.read, given.tables("cases"))),
+            sightings=tuple(map(Sighting.read, given.tables("sightings"))),
+            relations=tuple(Relation.read(each, limit) for each in given.tables("relations")),
+            set_aside=given.texts("set_aside"),
+            version=given.text("version"),
+            related_from=limit,
+            absent_above=given.number("absent_above_log2"),
+        )
+        ruling._check_names()
+        return ruling
+
+    def _check_names(self) -> None:
+        """Refuse names of nobody, and a key that was not looked for in every model once."""
+        names, models = [party.name for party in self.parties], self.models
+        if len(names) < 2 or len(set(names)) != len(names):
+            raise ValueError("it has not two parties, or two of one name")
+        named = {*(case.party for case in self.cases), *self.set_aside}
+        compared = {label for each in self.relations for label in (each.one, each.two)}
+        if not named <= set(names) or not compared <= set(models):
+            raise ValueError("it names a party or a model that is none of it")
+        complete = [case.party for case in self.cases if case.complete]
+        if [case.party for case in self.cases] != names or (
+            self.owner is not None and complete != [self.owner]
+        ):
+            raise ValueError("its owner is not the party whose case is complete")
+        looked = sorted((each.party, each.model) for each in self.sightings)
+        if looked != sorted((name, model) for name in names for model in models):
+            raise ValueError("it does not tell of every key in every model once")
 
 
 def check_name(name: str) -> str:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.marking.reading import Progress
+from neuralmark.records import Fields
 
 LEAST_SIZE = 1000
 """Smaller tensors are not compared, nor are vectors: a norm's weights are alike in all models."""
@@ -51,6 +52,8 @@ class Relation:
     weights: int = 0
     shared: float = 0.0
     """Share of the larger model's weights that the other has in tensors of the same shapes."""
+    limit: float = RELATED
+    """The correlation from which on it counts as related."""
 
     @property
     def correlation(self) -> float | None:
@@ -60,11 +63,27 @@ class Relation:
     @property
     def related(self) -> bool:
         """Whether the correlation is one that models trained apart cannot reach."""
-        return self.correlation is not None and self.correlation >= RELATED
+        return self.correlation is not None and self.correlation >= self.limit
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in a ruling."""
-        return asdict(self) | {"correlation": self.correlation, "related": self.related}
+        told = asdict(self) | {"correlation": self.correlation, "related": self.related}
+        del told["limit"]  # the same for all: the ruling has it
+        return told
+
+    @classmethod
+    def read(cls, given: Fields, limit: float) -> Self:
+        """From a parsed ruling; raises on anything of the wrong form."""
+        return cls(
+            one=given.text("one"),
+            two=given.text("two"),
+            unmarked=given.number_or_none("unmarked"),
+            overall=given.number_or_none("overall"),
+            tensors=given.count("tensors"),
+            weights=given.count("weights"),
+            shared=given.number("shared"),
+            limit=limit,
+        )
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from neuralmark.disputes.records import ABSENT_ABOVE, UNPROVEN, Case, Party, Ruling, Shown, Sighting
-from neuralmark.disputes.relations import RELATED, Relation
+from neuralmark.disputes.records import UNPROVEN, Case, Party, Ruling, Shown, Sighting
+from neuralmark.disputes.relations import Relation
 from neuralmark.reports.render.page import (
     code,
     facts,
@@ -28,15 +28,15 @@ _CRITERION = (
 )
 _STATES = (
     "<strong>Present</strong>: verified, the chance of error is below 2<sup>−128</sup>."
-    f" <strong>Absent</strong>: luck matches as well with a chance above"
-    f" {power_of_two(ABSENT_ABOVE)}. <strong>Traces</strong>: between the two; weakening a mark is"
+    " <strong>Absent</strong>: luck matches as well with a chance above"
+    " {absent}. <strong>Traces</strong>: between the two; weakening a mark is"
     " not removing it, so traces never count as absent. <strong>Unproven</strong>: the key is a"
     " matrix made elsewhere, which can be fitted to any model, or has too few bits; such a match is"
     " no mark, neither for nor against anybody."
 )
 _RELATION = (
     "Models trained apart do not correlate weight by weight; copies do, also after fine-tuning,"
-    f" pruning or quantising. From a correlation of {RELATED:g} on two models count as related."
+    " pruning or quantising. From a correlation of {related:g} on two models count as related."
     " The larger of two figures is taken: over the tensors that no party's mark touches, and over"
     " all. An unrelated exhibit is set aside: nobody's mark need be in it, and nobody wins, as it"
     " may be of the same model, rearranged."
@@ -99,7 +99,8 @@ def _marks(ruling: Ruling) -> str:
     looks = [
         (f"{s.party} in {s.model}", with_powers(s.reason), _where(s)) for s in ruling.sightings
     ]
-    return section("Whose mark is where", table(heads, rows) + paragraphs(_STATES) + facts(looks))
+    states = _STATES.format(absent=power_of_two(ruling.absent_above))
+    return section("Whose mark is where", table(heads, rows) + paragraphs(states) + facts(looks))
 
 
 def _cell(sighting: Sighting) -> str:
@@ -135,7 +136,7 @@ def _relations(ruling: Ruling) -> str:
     rows = [_relation(relation) for relation in ruling.relations]
     heads = ("Model", "Compared with", "Unmarked tensors", "All tensors", "Weights", "So")
     aside = [f"the exhibit of {name} was set aside" for name in ruling.set_aside]
-    words = paragraphs(_RELATION)
+    words = paragraphs(_RELATION.format(related=ruling.related_from))
     return section("Are the models related?", table(heads, rows) + _list(aside) + words)
 
 
