@@ -14,19 +14,22 @@ from neuralmark.version import __version__
 
 if TYPE_CHECKING:
     from neuralmark import attacks, errors, schemes
-    from neuralmark.api import verify
+    from neuralmark.api import recheck, verify
+    from neuralmark.attacks.engine.card import Card
     from neuralmark.core.key import Parameters
     from neuralmark.disputes import Claimant, Ruling, arbitrate, rule
     from neuralmark.keys.key import Key
     from neuralmark.marking.embedding import Embedding, embed, rebuild_claim, recover
     from neuralmark.marking.inspection import Inspection, inspect
     from neuralmark.marking.matrices import import_key
+    from neuralmark.marking.rechecking import Recheck
     from neuralmark.records import Claim, Verdict
     from neuralmark.training.attach import attach
     from neuralmark.training.handle import LiveMark
     from neuralmark.training.imprinting import imprint
 
 __all__ = [
+    "Card",
     "Claim",
     "Claimant",
     "Embedding",
@@ -34,6 +37,7 @@ __all__ = [
     "Key",
     "LiveMark",
     "Parameters",
+    "Recheck",
     "Ruling",
     "Verdict",
     "__version__",
@@ -46,6 +50,7 @@ __all__ = [
     "imprint",
     "inspect",
     "rebuild_claim",
+    "recheck",
     "recover",
     "rule",
     "schemes",
@@ -53,6 +58,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Card": "attacks.engine.card",
     "Claim": "records",
     "Claimant": "disputes",
     "Embedding": "marking.embedding",
@@ -60,6 +66,7 @@ _HOME = {
     "Key": "keys.key",
     "LiveMark": "training.handle",
     "Parameters": "core.key",
+    "Recheck": "marking.rechecking",
     "Ruling": "disputes",
     "Verdict": "records",
     "arbitrate": "disputes",
@@ -69,6 +76,7 @@ _HOME = {
     "imprint": "training.imprinting",
     "inspect": "marking.inspection",
     "rebuild_claim": "marking.embedding",
+    "recheck": "api",
     "recover": "marking.embedding",
     "rule": "disputes",
     "verify": "api",

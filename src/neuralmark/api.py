@@ -5,10 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neuralmark.errors import (
+    ParameterError,
+    TooFewCarriersError,
+    UnknownTensorError,
+    UnsuitableTensorError,
+)
 from neuralmark.keys.key import Key
-from neuralmark.marking import verification
+from neuralmark.marking import rechecking, verification
 from neuralmark.marking.placement import listed
 from neuralmark.marking.reading import Progress
+from neuralmark.marking.rechecking import Recheck
 from neuralmark.records import Claim, Verdict, presenting
 
 if TYPE_CHECKING:
@@ -56,3 +63,42 @@ def verify(
         claim_digest=followed.digest if followed else None,
         versions=presenting.versions(),
     )
+
+
+def recheck(
+    verdict: Verdict | str | Path,
+    model: "str | Path | torch.nn.Module | Mapping[str, Any]",
+    key: Key,
+    *,
+    claim: Claim | str | Path | dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Recheck:
+    """Verify a model again in the way a verdict (or its file) records, and compare.
+
+    Key, digests, tensors, counts, bound and status are compared point by point; `.holds` says
+    whether the verdict still stands. Where it followed a claim, its placement is followed; give the
+    claim itself to have its digest compared.
+    """
+    if isinstance(verdict, str | Path):
+        verdict = Verdict.load(verdict)
+    if not isinstance(verdict, Verdict):
+        raise ParameterError(f"expected a Verdict, not {type(verdict).__name__}: use Verdict.load")
+    if not isinstance(key, Key):
+        raise ParameterError(f"expected a Key, not {type(key).__name__}: use Key.load(FILE)")
+    followed = Claim.given(claim)
+    if key.fingerprint != verdict.fingerprint:
+        return rechecking.not_this_key(verdict, key)
+    way = rechecking.Way(followed) if followed else rechecking.way_of(verdict, key)
+    try:
+        again = verify(
+            model,
+            key,
+            claim=way.claim,
+            tensors=way.tensors,
+            full_digest=verdict.sha256 is not None,
+            progress=progress,
+        )
+    except (TooFewCarriersError, UnknownTensorError, UnsuitableTensorError) as error:
+        return rechecking.not_found(verdict, str(error))
+    again = replace(again, claim_digest=followed.digest if followed else None)
+    return rechecking.compared(verdict, again, followed)

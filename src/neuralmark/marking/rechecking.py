@@ -1,0 +1,196 @@
+"""Whether a verdict still holds: verified again in the way it records, and compared by points."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neuralmark.core.key import Placement
+from neuralmark.keys.key import Key
+from neuralmark.records import Claim, Digest, Verdict, placement_list, to_json
+from neuralmark.version import __version__
+
+RECHECK_FORMAT = "neuralmark-recheck/1"
+
+_CLOSE = 1e-6
+"""Sums of other machines may differ in the last digits; what is rounded differs by less."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing that the verdict says, and what is found now."""
+
+    name: str
+    then: Any
+    now: Any
+    holds: bool | None
+    """None: told, but the verdict does not stand or fall with it, or it was not compared."""
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """A verdict of then against the same verification now, point by point."""
+
+    verdict: Verdict
+    """The verdict that was checked."""
+    points: tuple[Point, ...]
+    again: Verdict | None = None
+    """The verdict of now; None where none could be given."""
+    reason: str = ""
+    """Why none could be given."""
+    version: str = __version__
+
+    @property
+    def holds(self) -> bool:
+        """Whether the verdict still holds: no point speaks against it."""
+        return self.again is not None and not self.broken
+
+    @property
+    def broken(self) -> tuple[Point, ...]:
+        """The points that speak against it."""
+        return tuple(point for point in self.points if point.holds is False)
+
+    def __bool__(self) -> bool:
+        """Refuse to be a bare truth value: ask for `.holds`."""
+        raise TypeError("a Recheck is more than a bool: use recheck.holds")
+
+    def __str__(self) -> str:
+        """One line; `points` has everything."""
+        if self.holds:
+            return f"the verdict holds: {self.verdict}"
+        names = ", ".join(point.name for point in self.broken)
+        return f"the verdict does not hold: {names or self.reason}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `neuralmark recheck --json` prints it; for owner and judge."""
+        return {
+            "format": RECHECK_FORMAT,
+            "version": self.version,
+            "holds": self.holds,
+            "reason": self.reason,
+            "points": [
+                {"name": point.name, "then": point.then, "now": point.now, "holds": point.holds}
+                for point in self.points
+            ],
+            "verdict": self.verdict.to_dict(),
+            "again": None if self.again is None else self.again.to_dict(),
+        }
+
+    def to_json(self) -> str:
+        """Readable JSON, ending in a line break."""
+        return to_json(self.to_dict())
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a verdict was reached: by a claim, by names of tensors, or (neither) by search."""
+
+    claim: Claim | None = None
+    tensors: Sequence[str] | None = None
+
+
+def way_of(verdict: Verdict, key: Key) -> Way:
+    """The way of looking that a verdict records.
+
+    A claim that was followed is stood in for by one of the placement that the verdict has: it
+    leads to the same ways of looking, and so to the same number of trials.
+    """
+    if verdict.claim_digest is None and verdict.mapping != "names":
+        return Way()
+    plain = verdict.orientation == "stored" and not verdict.missing
+    if verdict.claim_digest is None and plain:
+        return Way(tensors=[name for name, _ in verdict.placement])
+    return Way(claim=_standing_in(verdict.placement, verdict.checkpoint_digest, key))
+
+
+def _standing_in(placement: Placement, digest: Digest, key: Key) -> Claim:
+    return Claim(key.fingerprint, key.commitment, key.parameters, placement, digest)
+
+
+def not_this_key(verdict: Verdict, key: Key) -> Recheck:
+    """What is left to say where the key is another: no model need be read for it."""
+    why = f"the verdict is of the key {verdict.fingerprint[:60]}, not of this one"
+    return Recheck(verdict, (_key(verdict, key.fingerprint),), reason=why)
+
+
+def not_found(verdict: Verdict, why: str) -> Recheck:
+    """What is left to say where the model has no place for what the verdict read."""
+    points = (
+        _key(verdict, verdict.fingerprint),
+        Point("tensors", _tensors(verdict), None, holds=False),
+    )
+    return Recheck(verdict, points, reason=why)
+
+
+def compared(then: Verdict, now: Verdict, claim: Claim | None) -> Recheck:
+    """Two verdicts by points; `claim` is the one that was given to be followed."""
+    return Recheck(then, tuple(_points(then, now, claim)), now)
+
+
+def _points(then: Verdict, now: Verdict, claim: Claim | None) -> Iterator[Point]:
+    yield _key(then, now.fingerprint)
+    yield _same("kind of key", then.key_kind, now.key_kind)
+    yield _same("parameters", then.parameters.to_dict(), now.parameters.to_dict())
+    yield _claim(then, claim)
+    yield _files(then.checkpoint_digest, now.checkpoint_digest)
+    yield _same("headers", then.checkpoint_digest.headers, now.checkpoint_digest.headers)
+    yield _same("tensor digests", then.checkpoint_digest.tensors, now.checkpoint_digest.tensors)
+    yield _same("placement", placement_list(then.placement), placement_list(now.placement))
+    yield _same("tensors", _tensors(then), _tensors(now))
+    yield _same("way of reading", _reading(then), _reading(now))
+    yield _same("tensors not read", _gaps(then), _gaps(now))
+    yield _same("bits", then.bits, now.bits)
+    yield _same("bits matched", then.matched, now.matched)
+    yield _same("boundary", then.boundary, now.boundary)
+    yield _same("trials", then.trials, now.trials)
+    yield _near("bound", then.bound_log2, now.bound_log2)
+    yield _near("bound of a full match", then.full_match_bound_log2, now.full_match_bound_log2)
+    yield _near("smallest margin", then.smallest_margin, now.smallest_margin)
+    yield _near("median margin", then.median_margin, now.median_margin)
+    yield _near("certified radius", then.certified_radius, now.certified_radius)
+    yield _near("relative radius", then.certified_radius_relative, now.certified_radius_relative)
+    yield _same("weights looked at", then.coverage.share, now.coverage.share)
+    yield _same("status", then.status, now.status)
+    yield Point("reason", then.reason, now.reason, holds=None)
+    yield Point("library version", then.version, now.version, holds=None)
+
+
+def _key(then: Verdict, fingerprint: str) -> Point:
+    return _same("key", then.fingerprint, fingerprint)
+
+
+def _claim(then: Verdict, claim: Claim | None) -> Point:
+    """Without the claim itself its digest cannot be compared, only its placement be followed."""
+    if claim is None:
+        return Point("claim", then.claim_digest, None, holds=None)
+    return _same("claim", then.claim_digest, claim.digest)
+
+
+def _files(then: Digest, now: Digest) -> Point:
+    """By content: a file may have another name by now. A live model has no files."""
+    if then.files is None or now.files is None:
+        return Point("whole files", then.files, now.files, holds=None)
+    alike = sorted(then.files.values()) == sorted(now.files.values())
+    return Point("whole files", then.files, now.files, alike)
+
+
+def _tensors(verdict: Verdict) -> list[list[Any]]:
+    return [[t.name, t.stored_name, t.dtype, list(t.shape)] for t in verdict.tensors]
+
+
+def _reading(verdict: Verdict) -> list[str]:
+    return [verdict.mapping, verdict.orientation, verdict.scaling]
+
+
+def _gaps(verdict: Verdict) -> list[str]:
+    return [gap.name for gap in verdict.missing]
+
+
+def _same(name: str, then: Any, now: Any) -> Point:
+    return Point(name, then, now, then == now)
+
+
+def _near(name: str, then: float | None, now: float | None) -> Point:
+    if then is None or now is None:
+        return _same(name, then, now)
+    return Point(name, then, now, math.isclose(then, now, rel_tol=_CLOSE, abs_tol=_CLOSE))
