@@ -5,6 +5,7 @@ python -m tests.golden.make_release release-X.Y  (once, when X.Y is released; ne
 The keys are no secrets: they follow from the name of the release.
 """
 
+import contextlib
 import hashlib
 import sys
 from pathlib import Path
@@ -13,14 +14,16 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import neuralmark
-from neuralmark import Key, Parameters
+from neuralmark import Claimant, Key, Parameters
+from neuralmark.attacks.engine.suite import suite
 from neuralmark.keys.key import content_bytes
+from neuralmark.records import to_json
 
 PASSPHRASE = "golden passphrase"
 
 
 def write(folder: Path) -> None:
-    """Keys of every kind, and a small model with its claim."""
+    """Keys of every kind, a small model with its claim, and a record of each kind."""
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
         path.unlink()
@@ -37,6 +40,29 @@ def write(folder: Path) -> None:
     save_file({"layer.weight": weights}, folder / "model.safetensors")
     neuralmark.embed(folder / "model.safetensors", key, folder / "marked.safetensors")
     (folder / "model.safetensors").unlink()
+    with contextlib.chdir(folder):  # so that the records hold no path of this machine
+        write_records(folder.name)
+
+
+def write_records(release: str) -> None:
+    """A verdict in both views, a robustness card and a ruling, in the folder of a release."""
+    key, model = Key.load("plain.nmkey"), "marked.safetensors"
+    claim = f"{model}.claim.json"
+    verdict = neuralmark.verify(model, key, claim=claim, full_digest=True, owner="Golden")
+    verdict.save("verdict.json")
+    Path("public.json").write_text(to_json(verdict.public_dict()), encoding="utf-8")
+    attacks = ("noise", "prune", "quantize", "forge_random", "detect", "merge")
+    suite(model, key, claim=claim, only=attacks, jobs=1).save("card.json")
+    salt, secret = (_bytes(release, "thief", part) for part in ("salt", "secret"))
+    thief = Key(key.parameters, content_bytes("Thief", ""), salt=salt, secret=secret)
+    neuralmark.embed(model, thief, "stolen.safetensors")
+    parties = (
+        Claimant("Golden", key, model, claim, "2026-01-01"),
+        Claimant("Thief", thief, "stolen.safetensors"),
+    )
+    neuralmark.arbitrate(parties, disputed="stolen.safetensors").save("ruling.json")
+    for path in Path().glob("stolen.*"):
+        path.unlink()
 
 
 def _bytes(*words: str) -> bytes:
