@@ -51,7 +51,7 @@ def write_records(release: str) -> None:
     verdict = neuralmark.verify(model, key, claim=claim, full_digest=True, owner="Golden")
     verdict.save("verdict.json")
     Path("public.json").write_text(to_json(verdict.public_dict()), encoding="utf-8")
-    attacks = ("noise", "prune", "quantize", "forge_random", "detect", "merge")
+    attacks = ("noise", "prune", "quantize", "forge_random", "detect", "finetune")
     suite(model, key, claim=claim, only=attacks, jobs=1).save("card.json")
     salt, secret = (_bytes(release, "thief", part) for part in ("salt", "secret"))
     thief = Key(key.parameters, content_bytes("Thief", ""), salt=salt, secret=secret)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import neuralmark
-from neuralmark import Claim, Key
+from neuralmark import Card, Claim, Key, Ruling, Verdict
+from neuralmark.records import PublicVerdict
+from neuralmark.reports.recorded import draw
 
 HERE = Path(__file__).parent
 RELEASES = sorted(path.name for path in HERE.glob("release-*"))
@@ -34,3 +36,44 @@ def test_raw_keys(release: str) -> None:
     assert key.matrix is not None
     assert key.matrix.shape == (16, 24)
     assert np.isfinite(key.matrix).all()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_verdicts_hold(release: str) -> None:
+    folder = HERE / release
+    verdict = Verdict.load(folder / "verdict.json")
+    assert (verdict.status, verdict.owner, verdict.bits) == ("verified", "Golden", 256)
+    key = Key.load(folder / "plain.nmkey")
+    model, claim = folder / "marked.safetensors", folder / "marked.safetensors.claim.json"
+    assert neuralmark.recheck(verdict, model, key, claim=claim).broken == ()
+    assert PublicVerdict.load(folder / "public.json").to_dict() == verdict.public_dict()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_cards_and_rulings(release: str) -> None:
+    folder = HERE / release
+    verdict, card = Verdict.load(folder / "verdict.json"), Card.load(folder / "card.json")
+    assert card.fingerprint == verdict.fingerprint
+    assert card.before.matched == verdict.matched
+    assert card.certified_radius == verdict.certified_radius
+    assert {row.kind for row in card.rows} == {"weights", "key", "test"}
+    assert [each.attack for each in card.skipped] == ["finetune"]
+    ruling = Ruling.load(folder / "ruling.json")
+    assert (ruling.owner, len(ruling.parties), len(ruling.sightings)) == ("Golden", 2, 6)
+    assert ruling.parties[0].exhibit.files == verdict.sha256
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("verdict", ("<h1>Verified</h1>", "How clearly each bit was read", "Golden")),
+        ("public", ("<h1>Verified</h1>", "This is the public view")),
+        ("card", ("What this mark withstands", "forge-random", "finetune")),
+        ("ruling", ("<h1>Owner: Golden</h1>", "2026-01-01T00:00:00+00:00", "Thief")),
+    ],
+)
+def test_pages_of_kept_records(release: str, name: str, words: tuple[str, ...]) -> None:
+    page = draw(HERE / release / f"{name}.json").page
+    for each in words:
+        assert each in page

@@ -9,7 +9,7 @@ from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
-    from neuralmark.marking.rechecking import Recheck
+    from neuralmark.marking.rechecking import Point, Recheck
 
 LONGEST = 60
 """Letters of a value that are shown; --json has all of it."""
@@ -64,12 +64,11 @@ def _exit_code(result: "Recheck") -> int:
 def _show(result: "Recheck") -> None:
     words = {True: "holds", False: "DIFFERS", None: "noted"}
     rows = [
-        (point.name, words[point.holds], _value(point.then), _value(point.now))
-        for point in result.points
+        (point.name, words[point.holds], _value(point.then), _now(point)) for point in result.points
     ]
     output.table(("point", "", "then", "now"), rows, numeric=())
     broken = ", ".join(point.name for point in result.broken)
-    told = [("model", result.again.model if result.again else "not verified again")]
+    told = [("model", "not read" if result.again is None else result.again.model)]
     told += [("verdict", result.verdict.status)]
     told += [("of", result.verdict.date)] if result.verdict.date else []
     told += [("differs", broken)] if broken else []
@@ -78,10 +77,15 @@ def _show(result: "Recheck") -> None:
     output.panel(title, told, good=result.holds)
 
 
+def _now(point: "Point") -> str:
+    """What is found now, where it is something else."""
+    return "the same" if point.now == point.then else _value(point.now)
+
+
 def _value(value: Any) -> str:
     """A value in a few words."""
-    if value is None:
-        return "-"
+    if value is None or value in ([], {}):
+        return "none"
     if isinstance(value, dict):
         return _short(", ".join(f"{name} {each}" for name, each in value.items()))
     if isinstance(value, list):

@@ -123,7 +123,7 @@ class Sighting:
     @classmethod
     def read(cls, given: Fields) -> Self:
         """From a parsed ruling; raises on anything of the wrong form."""
-        return cls(
+        sighting = cls(
             party=given.text("party"),
             model=given.text("model"),
             state=given.one_of("state", (PRESENT, TRACES, ABSENT, UNPROVEN)),
@@ -136,6 +136,11 @@ class Sighting:
             mapping=given.text_or_none("mapping"),
             tensors=given.texts("tensors"),
         )
+        counts = (sighting.matched, sighting.bits, sighting.bound_log2, sighting.trials)
+        known = [count is not None for count in counts]
+        if any(known) is not all(known) or (sighting.matched or 0) > (sighting.bits or 0):
+            raise ValueError("the counts of a sighting contradict each other")
+        return sighting
 
 
 def _found(verdict: Verdict) -> str:

@@ -208,13 +208,15 @@ def _check_format(kind: type[Record], data: Any) -> None:
 
 
 def _agree(given: Any, told: Any, at: str = "") -> None:
-    """Refuse members that are not known, or that contradict those they follow from."""
+    """Refuse members that are missing or not known, or contradict those they follow from."""
     if isinstance(given, dict) and isinstance(told, dict):
-        for name, value in given.items():
+        for name in {**told, **given}:
             path = f"{at}.{name}" if at else name
             if name not in told:
                 raise ValueError(f"{path} is not known to this version")
-            _agree(value, told[name], path)
+            if name not in given:
+                raise ValueError(f"{path} is missing")
+            _agree(given[name], told[name], path)
     elif isinstance(given, list) and isinstance(told, list) and len(given) == len(told):
         for i, (one, other) in enumerate(zip(given, told, strict=True)):
             _agree(one, other, f"{at}[{i}]")

@@ -44,12 +44,15 @@ class Point:
     @classmethod
     def read(cls, given: Fields) -> Self:
         """From a parsed card; raises on anything of the wrong form."""
+        matched, bits = given.count_or_none("matched"), given.count_or_none("bits")
+        if (matched is None) is not (bits is None) or (matched or 0) > (bits or 0):
+            raise ValueError("the counts of a point contradict each other")
         return cls(
             strength=given.number("strength"),
             settings=_table(given.raw("settings")),
             status=given.one_of("status", (*STATUSES, NO_KEY)),
-            matched=given.count_or_none("matched"),
-            bits=given.count_or_none("bits"),
+            matched=matched,
+            bits=bits,
             held=given.flag("held"),
             change=given.number_or_none("change"),
             seconds=given.number("seconds"),

@@ -1,0 +1,204 @@
+"""Does a verdict still hold? Point by point, for every way of looking and every kind of change."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from tests.conftest import QUICK, gaussian_model
+
+import neuralmark
+from neuralmark import Claim, Key, Recheck, Verdict, embed, recheck, verify
+from neuralmark.errors import MalformedError, ParameterError, RecordError
+
+
+def broken(result: Recheck) -> set[str]:
+    return {point.name for point in result.broken}
+
+
+def point(result: Recheck, name: str) -> Any:
+    return next(point for point in result.points if point.name == name)
+
+
+@pytest.fixture
+def secret(key: Path) -> Key:
+    return Key.load(key)
+
+
+@pytest.fixture
+def claim(marked: Path) -> Path:
+    return Path(f"{marked}.claim.json")
+
+
+def ways(marked: Path, claim: Path) -> dict[str, dict[str, Any]]:
+    """Ways to come to a verdict."""
+    return {
+        "search": {},
+        "claim": {"claim": claim, "full_digest": True},
+        "names": {"tensors": ["layer2.weight", "layer1.weight"]},
+        "one name": {"tensors": ["layer1.weight"]},
+    }
+
+
+def test_it_holds_for_every_way_of_looking(marked: Path, claim: Path, secret: Key) -> None:
+    statuses = set()
+    for name, options in ways(marked, claim).items():
+        verdict = verify(marked, secret, **options)
+        result = recheck(verdict, marked, secret)
+        assert result.holds, (name, result.broken)
+        assert result.again is not None
+        assert result.again.trials == verdict.trials
+        statuses.add(verdict.status)
+    assert statuses == {"verified", "not-verified"}  # a verdict against the mark holds as well
+
+
+def test_it_holds_for_odd_readings(marked: Path, claim: Path, secret: Key, tmp_path: Path) -> None:
+    weights = load_file(marked)
+    turned, fewer, none = (tmp_path / f"{name}.safetensors" for name in ("t", "f", "n"))
+    save_file({name: np.ascontiguousarray(w.T) for name, w in weights.items()}, turned)
+    save_file({name: w for name, w in weights.items() if name != "layer2.weight"}, fewer)
+    save_file({"other.weight": weights["layer1.weight"]}, none)
+    for model in (turned, fewer, none):
+        verdict = verify(model, secret, claim=claim)
+        assert verdict.orientation == "transposed" or verdict.missing
+        result = recheck(verdict, model, secret, claim=claim)
+        assert result.holds, result.broken
+        assert point(result, "claim").holds is True
+        assert recheck(replace(verdict, claim_digest=None), model, secret).holds
+
+
+def test_a_renamed_copy_is_the_same_model(marked: Path, secret: Key, tmp_path: Path) -> None:
+    verdict = verify(marked, secret, full_digest=True)
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(marked.read_bytes())
+    result = recheck(verdict, copy, secret)
+    assert result.holds
+    assert point(result, "whole files").holds is True
+
+
+def test_one_changed_bit_of_an_unread_tensor(marked: Path, secret: Key, tmp_path: Path) -> None:
+    """Only the digest of whole files can tell; then it does."""
+    weights = load_file(marked)
+    weights["layer1.bias"][0] += 1
+    other = tmp_path / "other.safetensors"
+    save_file(weights, other)
+    options: dict[str, Any] = {"tensors": ["layer1.weight"]}
+    assert recheck(verify(marked, secret, **options), other, secret).holds
+    result = recheck(verify(marked, secret, full_digest=True, **options), other, secret)
+    assert broken(result) == {"whole files"}
+
+
+def test_changed_weights(marked: Path, claim: Path, secret: Key, tmp_path: Path) -> None:
+    weights = load_file(marked)
+    rng = np.random.default_rng(5)
+    noisy = {n: w + rng.normal(0, 0.005, w.shape).astype(w.dtype) for n, w in weights.items()}
+    other = tmp_path / "tuned.safetensors"
+    save_file(noisy, other)
+    verdict = verify(marked, secret, claim=claim)
+    result = recheck(verdict, other, secret, claim=claim)
+    assert not result.holds
+    assert {"tensor digests", "median margin"} <= broken(result)
+    for name in ("key", "parameters", "claim", "headers", "tensors", "trials", "boundary"):
+        assert point(result, name).holds is True, name
+    assert "tensor digests" in str(result)
+
+
+def test_an_unmarked_model(model: Path, marked: Path, secret: Key) -> None:
+    result = recheck(verify(marked, secret), model, secret)
+    assert {"status", "bits matched", "bound", "tensor digests"} <= broken(result)
+    assert result.again is not None
+    assert result.again.status == "not-verified"
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("bits matched", {"matched": 159}),
+        ("boundary", {"boundary": 140}),
+        ("trials", {"trials": 1}),
+        ("bound", {"bound_log2": -160.0}),
+        ("certified radius", {"certified_radius": 9.0}),
+        ("median margin", {"median_margin": 9.0}),
+        ("placement", {"placement": (("layer1.weight", (128, 128)),)}),
+        ("way of reading", {"scaling": "rows"}),
+        ("parameters", {"parameters": replace(QUICK, rounds=2)}),
+        ("kind of key", {"key_kind": "raw"}),
+    ],
+)
+def test_an_edited_verdict(marked: Path, secret: Key, name: str, change: dict[str, Any]) -> None:
+    verdict = verify(marked, secret)
+    assert recheck(verdict, marked, secret).holds
+    assert broken(recheck(replace(verdict, **change), marked, secret)) == {name}
+
+
+def test_another_key_is_not_tried(marked: Path, secret: Key, tmp_path: Path) -> None:
+    result = recheck(verify(marked, secret), tmp_path / "need not exist", Key.new(QUICK))
+    assert broken(result) == {"key"}
+    assert result.again is None
+    assert "is of the key nm1-" in result.reason
+
+
+def test_another_claim(model: Path, marked: Path, claim: Path, secret: Key, tmp_path: Path) -> None:
+    embed(model, secret, tmp_path / "one.safetensors", tensors=["layer1.weight"])
+    other = Claim.load(tmp_path / "one.safetensors.claim.json")
+    result = recheck(verify(marked, secret, claim=claim), marked, secret, claim=other)
+    assert {"claim", "placement", "status"} <= broken(result)
+    searched = recheck(verify(marked, secret), marked, secret, claim=claim)
+    assert {"claim", "trials"} <= broken(searched)
+
+
+def test_tensors_that_are_gone(marked: Path, secret: Key, tmp_path: Path) -> None:
+    verdict = verify(marked, secret, tensors=["layer1.weight", "layer2.weight"])
+    weights = load_file(marked)
+    other = tmp_path / "renamed.safetensors"
+    save_file({f"x{name}": value for name, value in weights.items()}, other)
+    result = recheck(verdict, other, secret)
+    assert broken(result) == {"tensors"}
+    assert "there is no tensor" in result.reason
+    assert not result.holds
+
+
+def test_a_live_model(marked: Path, claim: Path, secret: Key) -> None:
+    """Files are not compared, what was read is."""
+    verdict = verify(marked, secret, claim=claim, full_digest=True)
+    state = {name: torch.from_numpy(value) for name, value in load_file(marked).items()}
+    result = recheck(verdict, state, secret)
+    assert result.holds, result.broken
+    assert point(result, "whole files").holds is None
+    state["layer1.weight"][0, 0] += 1
+    assert "tensor digests" in broken(recheck(verdict, state, secret))
+
+
+def test_versions_are_told_not_held_against(marked: Path, secret: Key) -> None:
+    result = recheck(replace(verify(marked, secret), version="0.0.9"), marked, secret)
+    assert result.holds
+    told = point(result, "library version")
+    assert (told.then, told.now, told.holds) == ("0.0.9", neuralmark.__version__, None)
+
+
+def test_from_a_file(marked: Path, secret: Key, tmp_path: Path) -> None:
+    path = tmp_path / "v.json"
+    verify(marked, secret).save(path)
+    result = recheck(path, marked, secret)
+    assert result.holds
+    assert Verdict.from_dict(result.to_dict()["verdict"]) == Verdict.load(path)
+    with pytest.raises(TypeError, match=r"recheck\.holds"):
+        bool(result)
+
+
+def test_what_cannot_be_checked(marked: Path, secret: Key, tmp_path: Path) -> None:
+    verdict = verify(marked, secret)
+    bad = gaussian_model(tmp_path / "bad.safetensors")
+    bad.write_bytes(bad.read_bytes()[:-100])
+    with pytest.raises(MalformedError):
+        recheck(verdict, bad, secret)
+    with pytest.raises(RecordError):
+        recheck(bad, marked, secret)
+    for wrong in (None, 7, verdict.to_dict()):
+        with pytest.raises(ParameterError, match="expected a Verdict"):
+            recheck(wrong, marked, secret)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="expected a Key"):
+        recheck(verdict, marked, "key")  # type: ignore[arg-type]

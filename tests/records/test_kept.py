@@ -1,0 +1,135 @@
+"""Records outlive the run: what is saved comes back equal, for every kind of verdict there is."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tests.conftest import QUICK, gaussian, gaussian_model
+
+from neuralmark import Card, Claimant, Key, Parameters, Ruling, Verdict, arbitrate, embed, verify
+from neuralmark.attacks.engine.suite import suite
+from neuralmark.errors import OutputError, RecordError
+from neuralmark.records import PublicVerdict, Record
+from neuralmark.reports.recorded import draw
+from neuralmark.reports.verdict import verdict_page
+from neuralmark.schemes import names, parameters
+
+
+def comes_back(record: Record, path: Path) -> None:
+    """Assert that a record survives its dictionary and its file."""
+    assert type(record).from_dict(record.to_dict()) == record
+    record.save(path)
+    assert type(record).load(path) == record
+    assert path.read_text(encoding="utf-8") == record.to_json()
+
+
+def verdicts(marked: Path, key: Key, folder: Path) -> dict[str, Verdict]:
+    """By what is special about each."""
+    claim = f"{marked}.claim.json"
+    weights = load_file(marked)
+    turned, fewer, packed = (folder / f"{name}.safetensors" for name in ("turned", "less", "int8"))
+    save_file({name: np.ascontiguousarray(w.T) for name, w in weights.items()}, turned)
+    save_file({name: w for name, w in weights.items() if name != "layer2.weight"}, fewer)
+    save_file({name: (100 * w).astype(np.int8) for name, w in weights.items()}, packed)
+    raw = Key.raw(gaussian(QUICK.pools, QUICK.bits), 1, "strided", b"")
+    short = Key.new(Parameters(64, 128, 1))
+    return {
+        "search": verify(marked, key),
+        "claim": verify(marked, key, claim=claim, full_digest=True, owner="Äcme & Söhne"),
+        "names": verify(marked, key, tensors=["layer1.weight"]),
+        "transposed": verify(turned, key, claim=claim),
+        "missing": verify(fewer, key, claim=claim),
+        "unreadable": verify(packed, key),
+        "raw": verify(marked, raw),
+        "unprovable": verify(marked, short),
+    }
+
+
+def test_verdicts_of_every_kind_come_back(marked: Path, key: Path, tmp_path: Path) -> None:
+    found = verdicts(marked, Key.load(key), tmp_path)
+    assert {v.status for v in found.values()} >= {
+        *("verified", "not-verified", "unprovable", "unreadable"),
+    }
+    assert found["transposed"].orientation == "transposed"
+    assert found["missing"].missing
+    assert found["claim"].claim_digest
+    assert found["claim"].sha256
+    for name, verdict in found.items():
+        comes_back(verdict, tmp_path / f"{name}.json")
+        assert draw(tmp_path / f"{name}.json").page == verdict_page(verdict)
+
+
+@pytest.mark.parametrize("scheme", names())
+def test_verdicts_of_every_scheme_come_back(scheme: str, tmp_path: Path) -> None:
+    key = Key.new(parameters(scheme, bits=160))
+    model = gaussian_model(tmp_path / "model.safetensors", rows=512)
+    verdict = verify(model, key, tensors=["layer1.weight"])
+    assert verdict.parameters.scheme == scheme
+    comes_back(verdict, tmp_path / "verdict.json")
+
+
+def test_the_public_view_is_drawn_but_no_verdict(marked: Path, key: Path, tmp_path: Path) -> None:
+    verdict = verify(marked, Key.load(key), full_digest=True, owner="Acme")
+    path = tmp_path / "public.json"
+    path.write_text(json.dumps(verdict.public_dict()))
+    with pytest.raises(RecordError, match=r"public\.json: the public view of a verdict"):
+        Verdict.load(path)
+    public = PublicVerdict.load(path)
+    assert public.to_dict() == verdict.public_dict()
+    assert (public.verified, public.rate) == (True, 1.0)
+    assert draw(path).page == verdict_page(verdict, public=True)
+
+
+def test_cards_come_back(marked: Path, key: Path, tmp_path: Path) -> None:
+    only = ["noise", "prune", "forge_random", "detect", "finetune"]
+    card = suite(marked, Key.load(key), only=only, jobs=1)
+    assert card.skipped
+    assert card.looks
+    assert any(row.flipped for row in card.rows)
+    comes_back(card, tmp_path / "card.json")
+    again = Card.load(tmp_path / "card.json")
+    assert [row.flip for row in again.rows] == [row.flip for row in card.rows]
+
+
+def test_rulings_come_back(marked: Path, key: Path, tmp_path: Path) -> None:
+    thief, stolen = Key.new(QUICK), tmp_path / "stolen.safetensors"
+    embed(marked, thief, stolen)
+    other = gaussian_model(tmp_path / "other.safetensors", seed=50)
+    parties = [
+        Claimant("Acme", Key.load(key), marked, stated_time="2024-05-01T02:00+02:00"),
+        Claimant("Bandit", thief, stolen, stated_time="2024-04-01"),
+    ]
+    decided = arbitrate(parties, disputed=stolen)
+    assert decided.owner == "Acme"
+    aside = arbitrate([parties[0], Claimant("Bandit", thief, other)])
+    assert aside.set_aside
+    for name, ruling in (("decided", decided), ("aside", aside)):
+        comes_back(ruling, tmp_path / f"{name}.json")
+    assert Ruling.load(tmp_path / "decided.json").commitments()[0].name == "Bandit"
+
+
+def test_saving_replaces_nothing_unasked(marked: Path, key: Path, tmp_path: Path) -> None:
+    verdict, path = verify(marked, Key.load(key)), tmp_path / "v.json"
+    path.write_text("mine")
+    with pytest.raises(OutputError, match="overwrite=True"):
+        verdict.save(path)
+    assert path.read_text() == "mine"
+    verdict.save(path, overwrite=True)
+    assert Verdict.load(path) == verdict
+
+
+def test_other_limits_stay_with_their_ruling(tmp_path: Path) -> None:
+    """Should a limit change one day, rulings of today still say what they were ruled by."""
+    golden = Path(__file__).parents[1] / "golden" / "release-0.1" / "ruling.json"
+    data = json.loads(golden.read_text())
+    data |= {"related_from": 0.999, "absent_above_log2": -32.0}
+    for relation in data["relations"]:
+        relation["related"] = relation["correlation"] >= 0.999
+    assert not all(relation["related"] for relation in data["relations"])
+    ruling = Ruling.from_dict(data)
+    (tmp_path / "r.json").write_text(ruling.to_json())
+    page = draw(tmp_path / "r.json").page
+    assert "correlation of 0.999 on" in page
+    assert "2<sup>−32</sup>" in page
