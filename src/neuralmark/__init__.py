@@ -15,7 +15,6 @@ from neuralmark.version import __version__
 if TYPE_CHECKING:
     from neuralmark import attacks, errors, schemes
     from neuralmark.api import recheck, verify
-    from neuralmark.attacks.engine.card import Card
     from neuralmark.core.key import Parameters
     from neuralmark.disputes import Claimant, Ruling, arbitrate, rule
     from neuralmark.keys.key import Key
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from neuralmark.training.imprinting import imprint
 
 __all__ = [
-    "Card",
     "Claim",
     "Claimant",
     "Embedding",
@@ -58,7 +56,6 @@ __all__ = [
 ]
 
 _HOME = {
-    "Card": "attacks.engine.card",
     "Claim": "records",
     "Claimant": "disputes",
     "Embedding": "marking.embedding",

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import neuralmark
-from neuralmark import Card, Claim, Key, Ruling, Verdict
+from neuralmark import Claim, Key, Ruling, Verdict
+from neuralmark.attacks import Card
 from neuralmark.records import PublicVerdict
 from neuralmark.reports.recorded import draw
 

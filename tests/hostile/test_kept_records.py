@@ -9,7 +9,8 @@ import pytest
 from tests.conftest import one_line
 from tests.hostile.test_records import WRONG, changed, places
 
-from neuralmark import Card, Ruling, Verdict
+from neuralmark import Ruling, Verdict
+from neuralmark.attacks import Card
 from neuralmark.errors import RecordError
 from neuralmark.records import MAX_RECORD, PublicVerdict, Record
 from neuralmark.reports.recorded import draw, drawn

@@ -8,7 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.conftest import QUICK, gaussian, gaussian_model
 
-from neuralmark import Card, Claimant, Key, Parameters, Ruling, Verdict, arbitrate, embed, verify
+from neuralmark import Claimant, Key, Parameters, Ruling, Verdict, arbitrate, embed, verify
+from neuralmark.attacks import Card
 from neuralmark.attacks.engine.suite import suite
 from neuralmark.errors import OutputError, RecordError
 from neuralmark.records import PublicVerdict, Record
