@@ -145,7 +145,28 @@ class Case:
 
 @dataclass(frozen=True)
 class Ruling:
-    """Who the owner is by the paper's criterion, or that it cannot be said; and why."""
+    """Who the owner is by the paper's criterion, or that it cannot be said; and why.
+
+    Attributes:
+        owner: Name of the party that is the owner; None if undecided.
+        reasons: Why, in sentences.
+        cautions: What the judge should keep in mind.
+        parties: The claimants, with the public side of their keys.
+        disputed: The model in dispute, if it is none of the exhibits.
+        cases: How each party stands against the criterion.
+        sightings: What each key shows in each model.
+        relations: How the models are related to each other.
+        set_aside: Names of the parties whose exhibits are not related to the model in dispute.
+        version: Version that ruled.
+
+    Examples:
+        >>> other = neuralmark.Key.new(key.parameters)
+        >>> acme = neuralmark.Claimant("Acme", key, "marked.safetensors")
+        >>> idle = neuralmark.Claimant("Idle", other, "marked.safetensors")
+        >>> ruling = neuralmark.arbitrate([acme, idle])
+        >>> ruling.decided, ruling.owner
+        (True, 'Acme')
+    """
 
     owner: str | None
     reasons: tuple[str, ...]
@@ -156,7 +177,6 @@ class Ruling:
     sightings: tuple[Sighting, ...]
     relations: tuple[Relation, ...]
     set_aside: tuple[str, ...]
-    """Names of the parties whose exhibits are not related to the model in dispute."""
     version: str = __version__
 
     @property

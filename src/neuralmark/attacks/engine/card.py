@@ -120,7 +120,23 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Card:
-    """What the mark of one key in one model withstands."""
+    """What the mark of one key in one model withstands.
+
+    Attributes:
+        model: What was attacked, as it was given.
+        fingerprint: Public name of the key.
+        before: The verdict before any attack.
+        rows: The sweeps, each an attack from weak to strong.
+        skipped: The attacks that were not run, and why.
+        seed: Where everything random began.
+        seconds: What it took.
+        version: Version that made it.
+
+    Examples:
+        >>> card = neuralmark.attacks.suite("marked.safetensors", key, only=["shift"], jobs=1)
+        >>> card.before.verified, [row.attack for row in card.removals]
+        (True, ['shift'])
+    """
 
     model: str
     fingerprint: str
