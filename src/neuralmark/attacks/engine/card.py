@@ -10,6 +10,7 @@ from typing import Any
 
 from neuralmark.attacks import name_of
 from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, Attack
+from neuralmark.attacks.engine import presenting
 from neuralmark.attacks.engine.launch import Result
 from neuralmark.records import Verdict
 from neuralmark.version import __version__
@@ -174,6 +175,10 @@ class Card:
 
     def _of(self, kind: str) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if row.kind == kind)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return presenting.table(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
