@@ -21,17 +21,18 @@ PAGES = {
 """Pages of the site, and the files of the repository that they are copied from."""
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 _LINK = re.compile(r"(?<=\]\()([^)#\s]+)")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages and every file of examples/."""
+    """Add the pages and every file of examples/ and notebooks/."""
     for page, source in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text("utf-8")))
-    for script in EXAMPLES:
-        name = f"examples/{script.name}"
-        files.append(File.generated(config, name, abs_src_path=str(script)))
+    for given in (*EXAMPLES, *NOTEBOOKS):
+        name = f"{given.parent.name}/{given.name}"
+        files.append(File.generated(config, name, abs_src_path=str(given)))
     files.append(File.generated(config, "examples.md", content=examples_page()))
     return files
 

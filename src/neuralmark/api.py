@@ -35,9 +35,31 @@ def verify(
     """Look for the key's mark in a checkpoint (a path), a live module or a state dict.
 
     With a claim or tensor names, only there; without, in the list that `auto` would choose and in
-    every tensor that is large enough, the bound corrected for all of them. `full_digest` takes the
-    SHA-256 of whole files too; `owner` is a public label to show. On a sharded module all
+    every tensor that is large enough, the bound corrected for all of them. On a sharded module all
     processes must call it.
+
+    Args:
+        model: The suspect as a path, a torch module or a state dict.
+        key: The key whose mark is looked for.
+        claim: Where the mark was put, as a `Claim`, the path of one, or a parsed one.
+        tensors: Names of the tensors to read instead of searching.
+        full_digest: Whether to take the SHA-256 of whole files too.
+        owner: A public label to show on the verdict; nothing depends on it.
+        progress: Called with what is being done, bytes done, and bytes in all.
+
+    Returns:
+        What was found; `.verified` says whether it proves the mark.
+
+    Raises:
+        InputError: The model, or the claim, cannot be read.
+        UsageError: The claim is of another key, or a named tensor is not there or too small.
+
+    Examples:
+        >>> verdict = neuralmark.verify("marked.safetensors", key)
+        >>> verdict.verified, verdict.matched, verdict.bits
+        (True, 160, 160)
+        >>> neuralmark.verify("model.safetensors", key).verified
+        False
     """
     owner, followed = presenting.check_owner(owner), Claim.given(claim)
     names = listed(tensors)

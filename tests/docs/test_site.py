@@ -134,6 +134,12 @@ def test_the_pages_speak_plainly(path: Path) -> None:
     assert not [phrase for phrase in CLUMSY if phrase in words]
 
 
+@pytest.mark.parametrize("name", ["judge", "owner", "researcher"])
+def test_the_notebooks_are_on_the_site(name: str, site: Path) -> None:
+    assert (site / "notebooks" / f"{name}.ipynb").is_file()
+    assert f'href="notebooks/{name}.ipynb"' in (site / f"{name}.html").read_text("utf-8")
+
+
 def test_the_glossary_is_in_order() -> None:
     spelt = [term.replace("σz (sigma z)", "sigma z").replace("λ", "lambda") for term in explained()]
     assert spelt == sorted(spelt)
@@ -163,4 +169,5 @@ def test_links_out_of_docs_are_right_on_the_site() -> None:
     assert site_hooks.site_link("contributing.md", "docs/design.md") == "design.md"
     assert site_hooks.site_link("training.md", "../examples") == "examples.md"
     assert site_hooks.site_link("training.md", "lora.md") == "lora.md"
+    assert site_hooks.site_link("owner.md", "../notebooks/owner.ipynb") == "notebooks/owner.ipynb"
     assert site_hooks.site_link("index.md", "https://example.org/x") == "https://example.org/x"

@@ -206,3 +206,25 @@ def test_without_a_dial_there_are_bars() -> None:
     drawn = picture_of("a", [bare], 160, 150)
     assert 'class="meter"' in drawn
     assert "x: 90" in drawn
+
+
+def test_in_a_notebook(card: Card) -> None:
+    shown = replace(card, model="a<b>.safetensors")._repr_html_()
+    assert "a&lt;b&gt;.safetensors" in shown
+    cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line) for line in shown.split("</tr>")]
+    for line in (
+        ["key", KEY.fingerprint, ""],
+        ["not run", "tune", ""],
+        ["noise", "amount 0.01", "amount 3"],
+        ["turn (left)", "as tried", "–"],
+        ["turn (right)", "–", "as tried"],
+        ["forge", "as tried", "–"],
+    ):
+        assert line in cells
+    assert not any("look" in line for line in cells)
+    assert "<script" not in shown
+
+
+def test_variants_that_end_alike_share_a_line(card: Card) -> None:
+    turned = [row("turn", point(0.5, 159, held=True), variant=side) for side in ("left", "up")]
+    assert "turn (left, up)" in replace(card, rows=tuple(turned))._repr_html_()

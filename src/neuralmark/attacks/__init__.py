@@ -54,12 +54,35 @@ _attacks: Registry[Attack] = Registry(
 
 
 def names() -> list[str]:
-    """The attacks that are there: built in, and registered by others."""
+    """The attacks that are there: built in, and registered by others.
+
+    Returns:
+        Their names, sorted.
+
+    Examples:
+        >>> [name for name in neuralmark.attacks.names() if name.startswith("n")]
+        ['noise', 'nullspace']
+    """
     return _attacks.names()
 
 
 def get(name: str) -> type[Attack]:
-    """The attack of this name; an unknown one is an error with the nearest suggestion."""
+    """The attack of this name.
+
+    Args:
+        name: As `names` lists it; an underscore reads as a hyphen.
+
+    Returns:
+        Its class; an instance of it, with its settings, is what `launch` takes.
+
+    Raises:
+        UnknownAttackError: There is none of this name; the nearest is suggested.
+        ParameterError: It is not a name.
+
+    Examples:
+        >>> neuralmark.attacks.get("prune")(share=0.5).strength
+        0.5
+    """
     if not isinstance(name, str):
         raise ParameterError(f'give the name of an attack, as in get("noise"), not {name!r}')
     return _attacks.get(name)

@@ -41,7 +41,31 @@ def option(
     high: float | None = None,
     choices: Sequence[str] = (),
 ) -> Any:
-    """A setting of an attack: its default, what it means, and what it may be."""
+    """A setting of an attack: its default, what it means, and what it may be.
+
+    Args:
+        default: The value where none is given.
+        meaning: What it is, in a few words.
+        low: The smallest value allowed.
+        high: The largest value allowed.
+        choices: The words allowed, for a setting that is a word.
+
+    Returns:
+        A field of the attack's dataclass.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Blur(Attack):
+        ...     width: int = option(3, "weights that are averaged", low=1)
+        ...     def run(self, scene):
+        ...         return Outcome()
+        >>> Blur().width
+        3
+        >>> Blur(width=0)
+        Traceback (most recent call last):
+        neuralmark.errors.ParameterError: width must be from 1, not 0 (weights that are averaged)
+    """
     limits = {"meaning": meaning, "low": low, "high": high, "choices": tuple(choices)}
     return field(default=default, metadata=limits)
 

@@ -53,6 +53,25 @@ class Parameters:
 
     Schemes other than neuralmark may leave pools or rounds at 0 (as the tensors give, no filter)
     and have settings of their own; `neuralmark.schemes.parameters` fills them in and checks them.
+
+    Attributes:
+        bits: Length of the watermark.
+        pools: How many groups the carriers are averaged in.
+        rounds: How many times the filter is applied; each halves the carriers.
+        pooling: How carriers are pooled, `strided` or `contiguous`.
+        scheme: Name of the watermarking scheme.
+        filter: How carriers are chosen, `stream`, `tiled`, `private` or `none`.
+        own: Settings that only this scheme has, by name, sorted.
+
+    Raises:
+        ParameterError: A value is out of range.
+
+    Examples:
+        >>> Parameters(bits=160, pools=320).rounds
+        1
+        >>> Parameters(bits=0)
+        Traceback (most recent call last):
+        neuralmark.errors.ParameterError: bits must be between 1 and 65536, not 0
     """
 
     bits: int = 256

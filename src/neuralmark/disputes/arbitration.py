@@ -41,15 +41,25 @@ from neuralmark.records import UNREADABLE, Claim, Verdict
 
 @dataclass(frozen=True)
 class Claimant:
-    """A party as it comes: a name, its key, the model it shows, and where its mark sits."""
+    """A party as it comes: a name, its key, the model it shows, and where its mark sits.
+
+    Attributes:
+        name: What the party is called, one line.
+        key: The key it brings.
+        exhibit: Path of the model that it shows.
+        claim: Where its mark sits; without, it is searched as `verify` does, every way a trial.
+        stated_time: When the key's commitment was registered; reported as stated, never used.
+
+    Examples:
+        >>> neuralmark.Claimant("Acme", key, "marked.safetensors").name
+        'Acme'
+    """
 
     name: str
     key: Key
     exhibit: str | Path
     claim: Claim | str | Path | None = None
-    """Without a claim the mark is searched as `verify` does, every way counted as a trial."""
     stated_time: str | None = None
-    """When the key's commitment was registered; reported as stated, never used."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,26 @@ def arbitrate(
     """Rule on who owns a model that two or more parties claim.
 
     With a disputed model, exhibits must be related to it; without, to each other.
+
+    Args:
+        claimants: The parties, each with a key of its own.
+        disputed: Path of the model that they dispute, where it is none of the exhibits.
+        progress: Called with what is being done, bytes done, and bytes in all.
+
+    Returns:
+        Who the owner is, or that it cannot be said, and why.
+
+    Raises:
+        DisputeError: There are fewer than two parties, or two share a name or a key.
+        InputError: A model or a claim cannot be read.
+
+    Examples:
+        >>> thief = neuralmark.Key.new(key.parameters)
+        >>> stolen = neuralmark.embed("marked.safetensors", thief, "stolen.safetensors").output
+        >>> acme = neuralmark.Claimant("Acme", key, "marked.safetensors")
+        >>> bandit = neuralmark.Claimant("Bandit", thief, stolen)
+        >>> neuralmark.arbitrate([acme, bandit]).owner
+        'Acme'
     """
     claims = {check_name(c.name): _claim(c) for c in claimants}
     _check_keys(claimants)

@@ -189,7 +189,30 @@ class Case:
 
 @dataclass(frozen=True)
 class Ruling(Record):
-    """Who the owner is by the paper's criterion, or that it cannot be said; and why."""
+    """Who the owner is by the paper's criterion, or that it cannot be said; and why.
+
+    Attributes:
+        owner: Name of the party that is the owner; None if undecided.
+        reasons: Why, in sentences.
+        cautions: What the judge should keep in mind.
+        parties: The claimants, with the public side of their keys.
+        disputed: The model in dispute, if it is none of the exhibits.
+        cases: How each party stands against the criterion.
+        sightings: What each key shows in each model.
+        relations: How the models are related to each other.
+        set_aside: Names of the parties whose exhibits are not related to the model in dispute.
+        version: Version that ruled.
+        related_from: The correlation from which on models counted as related.
+        absent_above: The log2 of the chance above which a mark counted as absent.
+
+    Examples:
+        >>> other = neuralmark.Key.new(key.parameters)
+        >>> acme = neuralmark.Claimant("Acme", key, "marked.safetensors")
+        >>> idle = neuralmark.Claimant("Idle", other, "marked.safetensors")
+        >>> ruling = neuralmark.arbitrate([acme, idle])
+        >>> ruling.decided, ruling.owner
+        (True, 'Acme')
+    """
 
     noun: ClassVar[str] = "ruling"
     file_format: ClassVar[str] = RULING_FORMAT
@@ -203,7 +226,6 @@ class Ruling(Record):
     sightings: tuple[Sighting, ...]
     relations: tuple[Relation, ...]
     set_aside: tuple[str, ...]
-    """Names of the parties whose exhibits are not related to the model in dispute."""
     version: str = __version__
     related_from: float = RELATED
     """The correlation from which on models counted as related."""

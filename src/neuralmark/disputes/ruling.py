@@ -44,7 +44,36 @@ def rule(
     relations: Sequence[Relation],
     disputed: Shown | None = None,
 ) -> Ruling:
-    """Rule between two or more parties."""
+    """Rule between two or more parties.
+
+    `arbitrate` opens what they bring and calls it; nothing is read here.
+
+    Args:
+        parties: The claimants, with the public side of their keys.
+        verdicts: By the party's name and the model's label; None where a mark has no place.
+        relations: How the models are related to each other.
+        disputed: The model in dispute, if it is none of the exhibits.
+
+    Returns:
+        Who the owner is, or that it cannot be said, and why.
+
+    Raises:
+        DisputeError: There are fewer than two parties, two share a name or a key, or a verdict is
+            missing.
+
+    Examples:
+        >>> other = neuralmark.Key.new(key.parameters)
+        >>> one = neuralmark.Claimant("Acme", key, "marked.safetensors")
+        >>> two = neuralmark.Claimant("Idle", other, "marked.safetensors")
+        >>> found = neuralmark.arbitrate([one, two])
+        >>> exhibits = [party.label for party in found.parties]
+        >>> shown = neuralmark.verify("marked.safetensors", key)
+        >>> idle = neuralmark.verify("marked.safetensors", other)
+        >>> verdicts = {("Acme", label): shown for label in exhibits}
+        >>> verdicts |= {("Idle", label): idle for label in exhibits}
+        >>> neuralmark.rule(found.parties, verdicts, found.relations).owner
+        'Acme'
+    """
     check_parties(parties)
     labels = [party.label for party in parties] + ([] if disputed is None else [DISPUTED])
     sightings = {

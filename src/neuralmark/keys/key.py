@@ -46,6 +46,19 @@ class Key:
 
     A native key holds 32 random bytes. A raw key holds a matrix made elsewhere; what it matches is
     never called verified, because a matrix can be fitted to a model.
+
+    Attributes:
+        parameters: What shapes the read-out of its marks.
+        content: What is bound into every mark, such as the owner's name.
+        salt: Random bytes that hide the key in its fingerprint and its commitment.
+        secret: The 32 bytes of a native key; None for a raw one.
+        matrix: The matrix of a raw key; None for a native one.
+        more: What else the maker of a raw key chose (not for neuralmark), bits or a filter.
+
+    Examples:
+        >>> key = neuralmark.Key.new(owner="Acme")
+        >>> key.kind, key.parameters.bits
+        ('native', 256)
     """
 
     parameters: Parameters
@@ -54,7 +67,6 @@ class Key:
     secret: bytes | None = field(default=None, repr=False)
     matrix: npt.NDArray[np.float32] | None = field(default=None, repr=False)
     more: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
-    """What else the maker of a raw key chose (schemes other than neuralmark): bits, a filter."""
 
     def __post_init__(self) -> None:
         """Refuse a key that is neither native nor raw, or beyond the caps."""
@@ -74,7 +86,23 @@ class Key:
     def new(
         cls, parameters: Parameters | None = None, *, owner: str = "", content: str = ""
     ) -> "Key":
-        """Draw a fresh native key; owner and content are bound into every mark it makes."""
+        """Draw a fresh native key; owner and content are bound into every mark it makes.
+
+        Args:
+            parameters: What shapes the read-out; by default 256 bits in 512 pools.
+            owner: The owner's name, one line.
+            content: Any other text to bind.
+
+        Returns:
+            A key that nobody has had before.
+
+        Raises:
+            ParameterError: The parameters do not fit their scheme, or the texts are unusable.
+
+        Examples:
+            >>> neuralmark.Key.new(owner="Acme").content
+            b'owner=Acme'
+        """
         return cls(
             parameters or Parameters(),
             content_bytes(owner, content),
@@ -91,7 +119,28 @@ class Key:
         content: bytes = b"",
         filter: str = TILED,  # noqa: A002 - the name it has everywhere
     ) -> "Key":
-        """Wrap a float32 matrix (pools x bits) made elsewhere; others use the published filter."""
+        """Wrap a float32 matrix (pools x bits) made elsewhere; others use the published filter.
+
+        Args:
+            matrix: The matrix K, of which the watermark is the hash.
+            rounds: How many times the filter is applied.
+            pooling: How carriers are pooled, `strided` or `contiguous`.
+            content: What was hashed together with the matrix.
+            filter: How carriers are chosen, `tiled` or `stream`.
+
+        Returns:
+            A raw key, which can match but never proves anything.
+
+        Raises:
+            ParameterError: The matrix is not one of float32, or a value is out of range.
+            NonFiniteError: The matrix holds NaN or infinity.
+
+        Examples:
+            >>> import numpy as np
+            >>> matrix = np.random.default_rng(0).standard_normal((64, 32)).astype("float32")
+            >>> neuralmark.Key.raw(matrix, rounds=4, pooling="strided").kind
+            'raw'
+        """
         if matrix.ndim != 2 or matrix.dtype != np.dtype("<f4"):
             raise ParameterError(f"K must be a float32 matrix, not {matrix.dtype} {matrix.shape}")
         pools, bits = matrix.shape
@@ -108,10 +157,31 @@ class Key:
         positions: npt.NDArray[np.int64] | None = None,
         content: bytes = b"",
     ) -> "Key":
-        """A raw key of any scheme, everything in it chosen freely: matrix, bits, private filter.
+        """A raw key of any scheme, everything in it chosen freely.
 
         Such a key can match, but never proves anything. NeuralMark's bits are always the hash of
         the matrix; other schemes take `bits`, or that hash where none are given.
+
+        Args:
+            parameters: What shapes the read-out, and the scheme.
+            matrix: The matrix K (pools x bits).
+            bits: The watermark, zeros and ones.
+            positions: A private filter, as the positions of the carriers.
+            content: What was hashed together with the matrix.
+
+        Returns:
+            The raw key.
+
+        Raises:
+            ParameterError: The parts do not fit each other or the scheme.
+            NonFiniteError: The matrix holds NaN or infinity.
+
+        Examples:
+            >>> import numpy as np
+            >>> chosen = neuralmark.schemes.parameters("vanillamark", bits=8)
+            >>> ones = np.ones(8, "uint8")
+            >>> neuralmark.Key.chosen(chosen, np.ones((4, 8), "float32"), bits=ones).kind
+            'raw'
         """
         matrix = np.ascontiguousarray(matrix, "<f4")
         more: dict[str, npt.NDArray[Any]] = {}
@@ -131,7 +201,20 @@ class Key:
     def at(self, placement: Placement, anchor: bytes = b"") -> Mark:
         """The mark this key makes at a placement (for a raw key the same everywhere).
 
-        `anchor` is the digest of the coarse copy that the mark is bound to, if there is one.
+        Args:
+            placement: The marked tensors in order, a canonical name and a shape each.
+            anchor: The digest of the coarse copy that the mark is bound to, if there is one.
+
+        Returns:
+            The matrix and the bits of the mark, both secret.
+
+        Raises:
+            ParameterError: The placement is empty or names a tensor twice.
+
+        Examples:
+            >>> mark = key.at((("layer1.weight", (128, 128)),))
+            >>> mark.matrix.shape, len(mark.bits)
+            ((320, 160), 160)
         """
         scheme = schemes.get(self.parameters.scheme)
         terms = Terms(self.parameters, placement, self.content, anchor)
@@ -141,7 +224,19 @@ class Key:
         return scheme.chosen({"matrix": self.matrix, **self.more}, terms)
 
     def noise(self, placement: Placement) -> int:
-        """Seed of the dithering when this key's mark is written at a placement; secret."""
+        """Seed of the dithering when this key's mark is written at a placement; secret.
+
+        Args:
+            placement: The marked tensors in order, a canonical name and a shape each.
+
+        Returns:
+            A number below 2^128.
+
+        Examples:
+            >>> here = (("layer1.weight", (128, 128)),)
+            >>> key.noise(here) == key.noise(here)
+            True
+        """
         terms = Terms(self.parameters, placement, self.content)
         seed = terms.transcript(b"neuralmark/dither/2", self.secret or b"")
         return int.from_bytes(hashlib.shake_256(seed).digest(16), "little")
@@ -164,7 +259,22 @@ class Key:
         overwrite: bool = False,
         cost: int = DEFAULT_COST,
     ) -> None:
-        """Write the key file, mode 0600. A passphrase of None stores the secret plainly."""
+        """Write the key file, readable by its owner only (mode 0600).
+
+        Args:
+            path: Where to write it.
+            passphrase: What it is encrypted with; None stores the secret plainly.
+            overwrite: Whether a file that is there already may be replaced.
+            cost: How dear each guess of the passphrase is made, as a power of two (scrypt's N).
+
+        Raises:
+            OutputError: The file exists already or cannot be written.
+
+        Examples:
+            >>> key.save("acme.nmkey", "correct horse battery staple")
+            >>> neuralmark.Key.load("acme.nmkey", "correct horse battery staple").kind
+            'native'
+        """
         public: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -190,7 +300,25 @@ class Key:
 
     @classmethod
     def load(cls, path: str | Path, passphrase: str | None = None) -> "Key":
-        """Read a key file; without a passphrase, NEURALMARK_PASSPHRASE is used if it is needed."""
+        """Read a key file.
+
+        Args:
+            path: The key file.
+            passphrase: Its passphrase; without, NEURALMARK_PASSPHRASE is used if one is needed.
+
+        Returns:
+            The key in it.
+
+        Raises:
+            KeyFileError: It is not a key file, or it was damaged or edited.
+            WrongPassphraseError: The passphrase does not open it.
+            PassphraseError: One is needed and none is given.
+
+        Examples:
+            >>> key.save("plain.nmkey", None)
+            >>> neuralmark.Key.load("plain.nmkey").fingerprint == key.fingerprint
+            True
+        """
         container = read_container(path)
         try:
             payload = unb64(container["payload"])

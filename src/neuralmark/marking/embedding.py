@@ -47,7 +47,28 @@ from neuralmark.storage import files, journal
 
 @dataclass(frozen=True)
 class Embedding:
-    """What embedding did (or, on a dry run, would do)."""
+    """What embedding did (or, on a dry run, would do).
+
+    Attributes:
+        output: Where the marked model was written; None on a dry run or for a live model.
+        claim_file: Where the claim was written, if it was.
+        claim: The record of where the mark is.
+        verdict: What verification says of the result; None on a dry run.
+        tensors: Canonical names of the marked tensors, in order.
+        strength: The margin of every bit, in units of the spread of unmarked logits.
+        change_relative: Norm of the change, as a share of the norm of the marked weights.
+        change_largest: The largest change of one weight.
+        carriers: How many weights carry the mark.
+        weights_per_pool: How many of them share a pool.
+        exposure: How well who has the public base finds the moved weights (AUC; 0.5 is not at all).
+        warnings: What the owner should know before relying on the mark.
+        others: Verdicts of other keys before and after, where their keys were given.
+
+    Examples:
+        >>> result = neuralmark.embed("model.safetensors", key)
+        >>> result.tensors, result.strength >= 1
+        (('layer1.weight', 'layer2.weight'), True)
+    """
 
     output: str | None
     claim_file: str | None
@@ -60,10 +81,8 @@ class Embedding:
     carriers: int
     weights_per_pool: int
     exposure: float | None = None
-    """How well who has the public base finds the moved weights (AUC; 0.5: not at all)."""
     warnings: tuple[str, ...] = ()
     others: tuple[tuple[Verdict, Verdict], ...] = ()
-    """Verdicts of other keys before and after, where their keys were given."""
 
 
 def embed(
@@ -85,14 +104,40 @@ def embed(
 ) -> Embedding:
     """Write the key's mark into a copy of the model at `out`, or into the model itself.
 
-    `tensors` names the tensors to mark; without, `spread` says how many are taken: `wide` (many,
-    of all depths), `quick` (the few largest) or `all`. `strength` is the margin of every bit in
-    units of the spread of unmarked logits; `budget` the change of the marked weights in percent;
-    by default strength 2, or what a change of 2 % buys, but at least strength 1. `base`
-    is the public checkpoint that the model was fine-tuned from: the mark then hides behind the
-    fine-tuning, and what somebody with the base would find is measured; `in_span` keeps the mark
-    inside the span of a merged adapter. With neither `out` nor `in_place`, nothing is written
-    (a dry run).
+    With neither `out` nor `in_place`, nothing is written (a dry run). By default the strength is 2,
+    or what a change of 2 % buys, but at least 1.
+
+    Args:
+        model: Path of the checkpoint to mark.
+        key: The key to mark it with.
+        out: Where the marked copy goes; its claim is written beside it.
+        tensors: Names of the tensors to mark; without, `spread` chooses them.
+        spread: How many tensors are chosen, `wide` (many, of all depths), `quick` (the few largest)
+            or `all`.
+        strength: The margin of every bit, in units of the spread of unmarked logits.
+        budget: The change of the marked weights in percent, instead of a strength.
+        base: The public checkpoint that the model was fine-tuned from, for the mark to hide
+            behind the fine-tuning.
+        in_span: Whether to keep the mark inside the span of a merged adapter; needs `base`.
+        in_place: Whether to mark the model itself, under a journal, instead of a copy.
+        overwrite: Whether an output that is there already may be replaced.
+        check: Your own test of a candidate (its path in, True or False out); the strongest mark
+            that passes is written.
+        other_keys: Keys whose marks are verified before and after.
+        progress: Called with what is being done, bytes done, and bytes in all.
+
+    Returns:
+        What was done, with the claim, the verdict on the result and what it cost.
+
+    Raises:
+        UsageError: The call cannot be carried out, such as tensors that are too small or an output
+            that exists.
+        InputError: The model cannot be read, or holds NaN or infinity where the mark would go.
+
+    Examples:
+        >>> result = neuralmark.embed("model.safetensors", key, "mine.safetensors", strength=1.5)
+        >>> result.verdict.verified, result.strength, result.claim_file
+        (True, 1.5, 'mine.safetensors.claim.json')
     """
     if not isinstance(model, str | Path):
         raise ParameterError(
@@ -188,7 +233,25 @@ def _notes(model: Path, planned: Plan, *, named: bool) -> tuple[str, ...]:
 def rebuild_claim(
     model: str | Path, key: Key, *, tensors: Sequence[str] | str | None = None
 ) -> tuple[Verdict, Claim | None]:
-    """The claim of a marked model whose claim was lost; None when the mark is not found."""
+    """The claim of a marked model whose claim was lost.
+
+    Args:
+        model: Path of the marked checkpoint.
+        key: The key it was marked with.
+        tensors: Names of the marked tensors, if they were named by hand.
+
+    Returns:
+        The verdict, and the claim or None when the mark is not found.
+
+    Raises:
+        InputError: The model cannot be read.
+        UsageError: A named tensor is not there or too small.
+
+    Examples:
+        >>> verdict, claim = neuralmark.rebuild_claim("marked.safetensors", key)
+        >>> [name for name, shape in claim.placement]
+        ['layer1.weight', 'layer2.weight']
+    """
     verdict = verify(model, key, tensors=listed(tensors))
     if not verdict.verified:
         return verdict, None
@@ -372,7 +435,21 @@ def _target(model: Path, out: str | Path | None, in_place: bool, overwrite: bool
 
 
 def recover(model: str | Path) -> str | None:
-    """Undo or complete an in-place embedding that was cut short; say which, or None."""
+    """Undo or complete an in-place embedding that was cut short.
+
+    Args:
+        model: Path of the checkpoint that was being marked.
+
+    Returns:
+        What was done, in a sentence, or None where there was nothing to do.
+
+    Raises:
+        CheckpointError: There is no such file or folder, or its journal cannot be used.
+
+    Examples:
+        >>> neuralmark.recover("model.safetensors") is None
+        True
+    """
     root = root_of(Path(model))
     if not root.exists():
         raise CheckpointError(f"{root}: there is no such file or folder")

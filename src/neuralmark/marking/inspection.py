@@ -59,7 +59,26 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Inspection:
-    """All tensors of a model, and the list that `auto` chooses."""
+    """All tensors of a model, and the list that `auto` chooses.
+
+    Attributes:
+        model: The path that was given.
+        format: The format of the checkpoint.
+        parameters: Those that carriers and costs are computed for.
+        strength: The strength that costs are told for.
+        exact: Whether carriers were counted with a key, not expected.
+        rows: Every tensor, with what it could carry.
+        auto: Canonical names of the tensors that `auto` chooses.
+        why: Why these.
+        auto_carriers: How many carriers they have together.
+        auto_weights_per_pool: How many carriers share a pool.
+        auto_cost_percent: The change that the strength costs, in percent; None if not known.
+        base: What who has the public base would find; None if no base was given.
+
+    Examples:
+        >>> neuralmark.inspect("model.safetensors", key).auto
+        ('layer1.weight', 'layer2.weight')
+    """
 
     model: str
     format: str
@@ -92,11 +111,32 @@ def inspect(
 ) -> Inspection:
     """Look at a checkpoint: what it offers, what `auto` would choose and cost.
 
-    The tensors that `auto` chooses are read (unless `weights` is False), to say on which grid their
-    values lie and whether a mark can hide in them. With the public `base` that the model was
-    fine-tuned from, it is said what who has that base would find. The cost of a strength is an
-    estimate for weights that are spread like noise: f(strength, n, k)·√(k/m) of the tensor's norm,
-    f solved once for a random case.
+    The cost of a strength is an estimate for weights that are spread like noise:
+    f(strength, n, k)·√(k/m) of the tensor's norm, f solved once for a random case.
+
+    Args:
+        model: Path of the checkpoint.
+        key: The key to count carriers for; without, they are those to expect.
+        parameters: The parameters to expect carriers for, where there is no key.
+        strength: The strength that costs are told for.
+        spread: How many tensors `auto` chooses, `wide`, `quick` or `all`.
+        weights: Whether to read the chosen tensors, to say on which grid their values lie and
+            whether a mark can hide in them.
+        base: The public checkpoint that the model was fine-tuned from, to say what who has it would
+            find.
+        progress: Called with what is being done, weights done, and weights in all.
+
+    Returns:
+        All tensors, and what `auto` chooses.
+
+    Raises:
+        InputError: The model or the base cannot be read.
+        UsageError: The spread is unknown, or the base has none of the tensors.
+
+    Examples:
+        >>> found = neuralmark.inspect("model.safetensors", key)
+        >>> [(row.name, row.grid) for row in found.rows]
+        [('layer1.weight', 'float32'), ('layer2.weight', 'float32')]
     """
     checkpoint = open_checkpoint(model)
     tensors = catalogue(checkpoint)

@@ -33,6 +33,25 @@ def import_key(
 
     From .npz or safetensors, or one matrix in .npy. Bits that do not hash from K and the content
     are refused: they would belong to another matrix.
+
+    Args:
+        path: The file that holds the matrix.
+        rounds: How many times the filter is applied.
+        pooling: How carriers are pooled, `strided` or `contiguous`.
+        filter: How carriers are chosen, `tiled` or `stream`.
+
+    Returns:
+        A raw key, which can match but never proves anything.
+
+    Raises:
+        KeyFileError: The file cannot be read, has no K, or its bits are of another matrix.
+        ParameterError: K is not a float32 matrix, or a value is out of range.
+
+    Examples:
+        >>> import numpy as np
+        >>> np.save("K.npy", np.random.default_rng(0).standard_normal((64, 32)).astype("float32"))
+        >>> neuralmark.import_key("K.npy", rounds=4).kind
+        'raw'
     """
     path = Path(path)
     try:

@@ -18,7 +18,22 @@ MAX_CLAIM = 16 << 20
 
 @dataclass(frozen=True)
 class Claim:
-    """Record of where a key was put into which model. Never trusted, only followed."""
+    """Record of where a key was put into which model. Never trusted, only followed.
+
+    Attributes:
+        fingerprint: Public name of the key.
+        commitment: Hiding commitment to the key.
+        parameters: What shapes the read-out.
+        placement: The marked tensors in order, a canonical name and a shape each.
+        marked_digest: SHA-256 of headers and tensors of the marked model.
+        source_digest: The same of the model before; None if it is not known.
+        library: Version that wrote it.
+
+    Examples:
+        >>> claim = Claim.load("marked.safetensors.claim.json")
+        >>> claim.fingerprint == key.fingerprint
+        True
+    """
 
     fingerprint: str
     commitment: str

@@ -66,14 +66,27 @@ def table(told: Told) -> str:
     rows += [(name, value) for name, value in optional if value]
     files = told["checkpoint_digest"]["files"] or {}
     rows += [(f"sha256 of {name}", digest) for name, digest in files.items()]
-    cells = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-        f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-        for name, value in rows
-    )
+    cells = "".join(line(("th", name), ("td", value)) for name, value in rows)
     colour = _GOOD if told["verified"] else _PLAIN
-    title = html.escape(told["status"].replace("-", " "))
-    return f"<table><caption style='color:{colour}'><b>{title}</b></caption>{cells}</table>"
+    return framed(told["status"].replace("-", " "), cells, colour)
+
+
+def framed(title: str, lines: str, colour: str = _PLAIN) -> str:
+    """A table of these lines under a title."""
+    head = f"<caption style='color:{colour}'><b>{html.escape(title)}</b></caption>"
+    return f"<table>{head}{lines}</table>"
+
+
+def line(*cells: tuple[str, str]) -> str:
+    """One line of a table: cells of this kind (`th` or `td`) with this text.
+
+    >>> line(("td", "a < b"))
+    "<tr><td style='text-align:left'>a &lt; b</td></tr>"
+    """
+    inner = "".join(
+        f"<{kind} style='text-align:left'>{html.escape(text)}</{kind}>" for kind, text in cells
+    )
+    return f"<tr>{inner}</tr>"
 
 
 def _bits(told: Told) -> str:

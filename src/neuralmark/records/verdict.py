@@ -40,7 +40,45 @@ STATUSES = (VERIFIED, NOT_VERIFIED, UNPROVEN, UNPROVABLE, UNREADABLE)
 
 @dataclass(frozen=True)
 class Verdict(Record):
-    """What verification found, with everything that influenced it and nothing of the key."""
+    """What verification found, with everything that influenced it and nothing of the key.
+
+    Attributes:
+        status: `verified`, `not-verified`, `matches-unproven`, `unprovable` or `unreadable`.
+        reason: Why, in a sentence.
+        matched: How many bits match.
+        bits: How many bits there are.
+        boundary: How many must match; None if no number suffices.
+        bound_log2: Logarithm of the chance that luck alone matches as well.
+        full_match_bound_log2: The same if all bits matched.
+        trials: Ways of looking that the bound is corrected for.
+        parameters: What shapes the read-out.
+        key_kind: `native` or `raw`.
+        fingerprint: Public name of the key.
+        placement: The tensors of the mark in order, a canonical name and a shape each.
+        tensors: The tensors that were read.
+        mapping: How they were found, `names`, `prefix` or `search`.
+        orientation: Whether they were read as they are stored, or transposed.
+        smallest_margin: The smallest margin of a bit; negative where it does not match.
+        median_margin: The median of the margins.
+        margin_histogram: Counts of bits by margin.
+        certified_radius: No smaller change of the weights can undo the verdict; None if not known.
+        certified_radius_relative: The same, as a share of the norm of the weights read.
+        model: What was verified, as it was given.
+        checkpoint_digest: SHA-256 of headers, of the tensors read, and of files on request.
+        coverage: How many weights the verdict rests on.
+        missing: Tensors of the mark that were not read.
+        scaling: Whether rows were read as stored or at one size.
+        version: Version that gave it.
+        date: When it was given, in UTC.
+        owner: The owner's public label, where he wants it shown; nothing depends on it.
+        claim_digest: SHA-256 of the claim that was followed, as `sha256sum` prints it for the file.
+        versions: Of what it was computed with.
+
+    Examples:
+        >>> verdict = neuralmark.verify("marked.safetensors", key)
+        >>> verdict.status, verdict.rate
+        ('verified', 1.0)
+    """
 
     noun: ClassVar[str] = "verdict"
     file_format: ClassVar[str] = VERDICT_FORMAT
@@ -72,11 +110,8 @@ class Verdict(Record):
     scaling: str = "stored"
     version: str = __version__
     date: str | None = None
-    """When it was given, in UTC."""
     owner: str | None = None
-    """The owner's public label, where he wants it shown; nothing depends on it."""
     claim_digest: str | None = None
-    """SHA-256 of the claim that was followed, as `sha256sum` prints it for the file."""
     versions: dict[str, str] = field(default_factory=dict)
 
     @property

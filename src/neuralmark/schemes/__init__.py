@@ -29,18 +29,54 @@ _schemes: Registry[Scheme] = Registry(
 
 
 def names() -> list[str]:
-    """The schemes that are there: built in, and registered by others."""
+    """The schemes that are there: built in, and registered by others.
+
+    Returns:
+        Their names, sorted.
+
+    Examples:
+        >>> "vanillamark" in neuralmark.schemes.names()
+        True
+    """
     return _schemes.names()
 
 
 @cache
 def get(name: str) -> Scheme:
-    """The scheme of this name; an unknown one is an error with the nearest suggestion."""
+    """The scheme of this name.
+
+    Args:
+        name: As `names` lists it.
+
+    Returns:
+        The scheme; it is stateless, so one instance serves everybody.
+
+    Raises:
+        UnknownSchemeError: There is none of this name; the nearest is suggested.
+
+    Examples:
+        >>> neuralmark.schemes.get("votemark").filters
+        ('none', 'stream', 'tiled', 'private')
+    """
     return _schemes.get(name)()
 
 
 def of(mark: Mark) -> Scheme:
-    """The scheme of a mark."""
+    """The scheme of a mark.
+
+    Args:
+        mark: A key at one placement, as `Key.at` gives it.
+
+    Returns:
+        The scheme that its parameters name.
+
+    Raises:
+        UnknownSchemeError: It is of a scheme that is not installed.
+
+    Examples:
+        >>> neuralmark.schemes.of(key.at((("layer1.weight", (128, 128)),))).name
+        'neuralmark'
+    """
     return get(mark.parameters.scheme)
 
 
@@ -53,9 +89,25 @@ def parameters(
     filter: str | None = None,  # noqa: A002 - the name it has everywhere
     own: Mapping[str, Any] | None = None,
 ) -> Parameters:
-    """Parameters for a key of a scheme; `own` are settings that only this scheme has.
+    """Parameters for a key of a scheme, what is not given filled in and all of it checked.
 
-    >>> parameters("votemark", rounds=4, filter="tiled").pools
-    512
+    Args:
+        scheme: Name of the scheme.
+        bits: Length of the watermark.
+        pools: How many groups the carriers are averaged in.
+        rounds: How many times the filter is applied.
+        filter: How carriers are chosen; by default as is usual for the scheme.
+        own: Settings that only this scheme has, by name.
+
+    Returns:
+        What `Key.new` takes.
+
+    Raises:
+        UnknownSchemeError: There is no scheme of this name.
+        ParameterError: The scheme cannot work with these values.
+
+    Examples:
+        >>> parameters("votemark", rounds=4, filter="tiled").pools
+        512
     """
     return get(scheme).parameters(bits, pools, rounds, filter, own)

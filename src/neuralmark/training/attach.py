@@ -46,8 +46,32 @@ def attach(
     mode "projection" keeps every bit at the margin `strength` (in σz, default 2) by the smallest
     change after every `every`-th step; "gradient" adds strength · ∂(embedding loss)/∂w before each
     step, as published (default 1); "loss" hooks nothing: add `mark.loss_term()` to your own loss.
-    Without a mode, projection where the weights can be written, else gradient. target "lora-delta"
-    marks the products of LoRA layers instead of weights.
+
+    Args:
+        model: The module that is trained, sharded or not.
+        optimizer: The optimizer that steps it, or a wrapper of one.
+        key: The key to mark it with.
+        tensors: Names of the tensors to mark, or "auto" for the few largest.
+        mode: How the mark is kept; by default projection where the weights can be written, else
+            gradient.
+        strength: The margin in σz for projection, else the weight of the embedding loss.
+        every: After how many steps to project.
+        target: What is marked, "weights" or "lora-delta" (the products of LoRA layers).
+
+    Returns:
+        The handle of the mark, which tells how far it is and can stop it.
+
+    Raises:
+        ParameterError: A value is out of range, the key is raw, or the optimizer is not torch's.
+        UsageError: The tensors cannot carry the mark in this mode.
+
+    Examples:
+        >>> mark = neuralmark.attach(network, optimizer, key)
+        >>> loss = network(torch.ones(1, 128)).sum()
+        >>> loss.backward()
+        >>> optimizer.step()
+        >>> mark.rate, mark.steps
+        (1.0, 1)
     """
     _check_settings(mode, strength)
     site = locate(model, key, tensors, target)

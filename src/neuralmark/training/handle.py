@@ -25,7 +25,18 @@ from neuralmark.training.watch import Freezing, warn_of_copies
 
 
 class LiveMark:
-    """A mark that is being trained in. Made by `neuralmark.attach`."""
+    """A mark that is being trained in. Made by `neuralmark.attach`.
+
+    Attributes:
+        settings: Mode, strength, and after how many steps it is projected.
+        steps: How many steps of the optimizer it has seen.
+
+    Examples:
+        >>> mark = neuralmark.attach(network, optimizer, key)
+        >>> mark.rate, mark.margin > 1.9
+        (1.0, True)
+        >>> mark.detach()
+    """
 
     def __init__(self, site: Site, settings: Settings, fields: Sequence[Field] = ()) -> None:
         """Nothing is hooked yet; see `attach`. `fields`: how carriers may move, if known."""
@@ -69,13 +80,33 @@ class LiveMark:
         return self._now().margin
 
     def measure(self) -> State:
-        """Read the mark now. On a sharded model all processes must call it."""
+        """Read the mark now. On a sharded model all processes must call it.
+
+        Returns:
+            Share of matching bits, embedding loss and smallest margin.
+
+        Examples:
+            >>> neuralmark.attach(network, optimizer, key).measure().rate
+            1.0
+        """
         with _exact(self._device()):
             self._last = self._pools()
             return self._state(self._last)
 
     def loss_term(self) -> torch.Tensor:
-        """Strength times embedding loss, differentiable, to add to your own loss (mode "loss")."""
+        """Strength times embedding loss, differentiable, to add to your own loss (mode "loss").
+
+        Returns:
+            A scalar tensor.
+
+        Raises:
+            UsageError: The parameters are sharded.
+
+        Examples:
+            >>> mark = neuralmark.attach(network, optimizer, key, mode="loss")
+            >>> loss = network(torch.ones(1, 128)).sum() + mark.loss_term()
+            >>> loss.backward()
+        """
         if any(source.layout.sharded for source in self._site.sources):
             raise UsageError(
                 'loss_term() does not work on sharded parameters: use mode="gradient", which'
@@ -88,7 +119,18 @@ class LiveMark:
         return self.settings.strength * term
 
     def claim(self) -> Claim:
-        """The record of this mark, as the model is now. On a sharded model all must call."""
+        """The record of this mark, as the model is now. On a sharded model all must call.
+
+        Returns:
+            The claim, to be saved beside the model.
+
+        Raises:
+            NonFiniteError: The marked weights hold NaN or infinity.
+
+        Examples:
+            >>> mark = neuralmark.attach(network, optimizer, key)
+            >>> mark.claim().save("trained.claim.json")
+        """
         site = self._site
         if self._hooks and not self.steps:
             warn_of_copies(self)
@@ -105,7 +147,14 @@ class LiveMark:
         )
 
     def detach(self) -> None:
-        """Stop marking; the weights stay as they are. May be called at any time, also twice."""
+        """Stop marking; the weights stay as they are. May be called at any time, also twice.
+
+        Examples:
+            >>> mark = neuralmark.attach(network, optimizer, key)
+            >>> mark.detach()
+            >>> mark.rate
+            1.0
+        """
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -122,7 +171,16 @@ class LiveMark:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs to go on exactly as this one would; holds no secret."""
+        """What a resumed run needs to go on exactly as this one would; holds no secret.
+
+        Returns:
+            Plain values, to be saved with the state of the optimizer.
+
+        Examples:
+            >>> mark = neuralmark.attach(network, optimizer, key)
+            >>> mark.state_dict()["mode"]
+            'projection'
+        """
         return {
             "version": 1,
             "steps": self.steps,
@@ -134,7 +192,20 @@ class LiveMark:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a saved handle stopped; refuses the state of another mark."""
+        """Go on where a saved handle stopped.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            ParameterError: It is the state of another mark, or of none.
+
+        Examples:
+            >>> mark = neuralmark.attach(network, optimizer, key)
+            >>> mark.load_state_dict(mark.state_dict() | {"steps": 40})
+            >>> mark.steps
+            40
+        """
         mine = self.state_dict()
         if not isinstance(state, dict) or set(state) != set(mine):
             raise ParameterError("this is not the state of a mark")
@@ -154,7 +225,25 @@ class LiveMark:
     # What the hooks do.
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        """Add the gradient before a step, or after each closure that computes gradients."""
+        """Add the gradient before a step, or after each closure that computes gradients.
+
+        `attach` hooks it for the mode "gradient"; the optimizer calls it.
+
+        Args:
+            optimizer: The optimizer that is about to step.
+            args: What its step was called with, by position.
+            kwargs: What its step was called with, by name.
+
+        Returns:
+            The arguments with the closure wrapped, or None where there is no closure.
+
+        Examples:
+            >>> mark = neuralmark.attach(network, optimizer, key, mode="gradient")
+            >>> network(torch.ones(1, 128)).sum().backward()
+            >>> mark.before_step(optimizer, (optimizer,), {})
+            >>> mark.steps
+            1
+        """
         if _rehearsed(optimizer, kwargs) or self._rests():
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
@@ -177,7 +266,17 @@ class LiveMark:
     def begin(self) -> None:
         """Project for the first time; `load_state_dict` of a later step takes it back.
 
-        Weights that were loaded before attaching may be from between two projections.
+        `attach` calls it. Weights that were loaded before attaching may be from between two
+        projections.
+
+        Raises:
+            InfeasibleError: No weights can carry these bits at this margin.
+
+        Examples:
+            >>> mark = neuralmark.attach(network, optimizer, key)
+            >>> mark.begin()
+            >>> mark.rate
+            1.0
         """
         before = [source.values() for source in self._site.sources]
         self.project()
@@ -187,7 +286,24 @@ class LiveMark:
         ]
 
     def after_step(self, optimizer: Any, _args: Any, kwargs: Any) -> None:
-        """Project the weights so that every bit has its margin again."""
+        """Project the weights so that every bit has its margin again.
+
+        `attach` hooks it for the mode "projection"; the optimizer calls it.
+
+        Args:
+            optimizer: The optimizer that has stepped.
+            _args: What its step was called with, by position; not used.
+            kwargs: What its step was called with, by name.
+
+        Raises:
+            InfeasibleError: No weights can carry these bits at this margin.
+
+        Examples:
+            >>> mark = neuralmark.attach(network, optimizer, key)
+            >>> mark.after_step(optimizer, (optimizer,), {})
+            >>> mark.steps
+            1
+        """
         if _rehearsed(optimizer, kwargs):
             return
         adopt(self._site.sources, optimizer, self.settings.mode)
@@ -255,7 +371,17 @@ class LiveMark:
     def project(self, goal: float | None = None) -> None:
         """The smallest change of the weights after which every bit has its margin.
 
-        Without a goal for the margins: strength · σz of the weights as they are.
+        Args:
+            goal: The margin to reach; by default strength · σz of the weights as they are.
+
+        Raises:
+            InfeasibleError: No weights can carry these bits at this margin.
+
+        Examples:
+            >>> mark = neuralmark.attach(network, optimizer, key, mode="loss")
+            >>> mark.project()
+            >>> mark.rate
+            1.0
         """
         site = self._site
         self._check_parameters()
@@ -382,3 +508,7 @@ def _exact(device: torch.device) -> Any:
     if not torch.is_autocast_enabled(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
+
+
+__test__ = {"LiveMark.project": LiveMark.project}
+"""Doctest passes over what torch.no_grad() wraps, unless told."""

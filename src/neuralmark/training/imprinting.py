@@ -41,8 +41,27 @@ def imprint(
 ) -> Embedding:
     """Write the key's mark into a live model, sharded or not, by the smallest change.
 
-    Strength, budget and spread mean what they mean to `embed`. On a sharded model all processes
-    call it.
+    On a sharded model all processes call it.
+
+    Args:
+        model: The module to mark.
+        key: The key to mark it with.
+        tensors: Names of the tensors to mark, or "auto" to let `spread` choose them.
+        strength: The margin of every bit in units of the spread of unmarked logits, as in `embed`.
+        budget: The change of the marked weights in percent, instead of a strength.
+        spread: How many tensors "auto" chooses, `wide`, `quick` or `all`.
+
+    Returns:
+        What was done, with the claim, the verdict on the model and what it cost.
+
+    Raises:
+        ParameterError: A value is out of range, or the key is raw.
+        UsageError: The tensors cannot carry the mark, or not within the budget.
+
+    Examples:
+        >>> result = neuralmark.imprint(network, key)
+        >>> result.verdict.verified, neuralmark.verify(network, key).verified
+        (True, True)
     """
     check_effort(strength, budget)
     require_writable(key)
@@ -140,3 +159,7 @@ def _sizes(site: Site) -> list[float]:
         math.sqrt(squared_norm(site.model, name, source.layout) / source.layout.size)
         for name, source in zip(stored_names(site), site.sources, strict=True)
     ]
+
+
+__test__ = {"imprint": imprint}
+"""Doctest passes over what torch.no_grad() wraps, unless told."""

@@ -50,15 +50,34 @@ _sets: Registry[Source] = Registry(
 
 
 def architectures() -> list[str]:
-    """The names of all architectures."""
+    """The names of all architectures.
+
+    Returns:
+        The names, sorted.
+
+    Examples:
+        >>> "resnet18" in architectures()
+        True
+    """
     return sorted(_models.get(name).name for name in _models.names())
 
 
 def architecture(name: str, options: Mapping[str, Any] | None = None) -> Architecture:
-    """The architecture of this name; unknown names and options are errors that suggest.
+    """The architecture of this name.
 
-    >>> architecture("smallcnn", {"stride": 2}).marked
-    ('conv4.weight',)
+    Args:
+        name: As `architectures` lists it.
+        options: What this architecture can be varied by, by name.
+
+    Returns:
+        The architecture, whose `build` makes networks.
+
+    Raises:
+        ParameterError: The name or an option is unknown (the nearest is suggested).
+
+    Examples:
+        >>> architecture("smallcnn", {"stride": 2}).marked
+        ('conv4.weight',)
     """
     found = _models.get(name)
     known = [field.name for field in fields(found)]
@@ -69,12 +88,34 @@ def architecture(name: str, options: Mapping[str, Any] | None = None) -> Archite
 
 
 def datasets() -> list[str]:
-    """The names of all data sets."""
+    """The names of all data sets.
+
+    Returns:
+        The names, sorted.
+
+    Examples:
+        >>> "cifar100" in datasets()
+        True
+    """
     return sorted(_sets.get(name).name for name in _sets.names())
 
 
 def source(name: str) -> Source:
-    """Where a data set is read from, with its home and its layout."""
+    """Where a data set is read from, with its home and its layout.
+
+    Args:
+        name: As `datasets` lists it.
+
+    Returns:
+        The source, whose `load` reads the set.
+
+    Raises:
+        ParameterError: The name is unknown; the nearest is suggested.
+
+    Examples:
+        >>> source("cifar10").title
+        'CIFAR-10'
+    """
     return _sets.get(name)()
 
 
@@ -86,9 +127,28 @@ def data(
     test_limit: int | None = None,
     download: bool = False,
 ) -> DataSet:
-    """Read a data set from a folder; with `download`, fetch it there first if it is missing.
+    """Read a data set from a folder.
 
-    `limit` and `test_limit` keep the first images in the order of the files; of sets that have a
-    folder for each class, the classes take turns.
+    Limits keep the first images in the order of the files; of sets that have a folder for each
+    class, the classes take turns.
+
+    Args:
+        name: As `datasets` lists it.
+        folder: Where it lies; the digits need none.
+        limit: How many training images to keep.
+        test_limit: How many test images to keep.
+        download: Whether to fetch it into the folder first if it is missing.
+
+    Returns:
+        The images and labels, in memory.
+
+    Raises:
+        ParameterError: The name is unknown, or a value is out of range.
+        DataSetError: The set is missing, incomplete or damaged.
+
+    Examples:
+        >>> digits = data("digits", limit=100)
+        >>> digits.train_images.shape, digits.classes
+        (torch.Size([100, 1, 8, 8]), 10)
     """
     return source(name).load(folder, limit, test_limit, download)

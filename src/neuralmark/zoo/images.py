@@ -79,7 +79,24 @@ def digest_of(name: str, *tensors: "torch.Tensor") -> str:
 def normalise(
     images: "torch.Tensor", mean: Sequence[float], deviation: Sequence[float]
 ) -> "torch.Tensor":
-    """Pixels from 0 to 255 as float32 around 0, by channel."""
+    """Pixels from 0 to 255 as float32 around 0, by channel.
+
+    Args:
+        images: A batch of images (N, C, height, width).
+        mean: Of the pixels by channel, on a scale from 0 to 1.
+        deviation: The same of their deviation.
+
+    Returns:
+        The batch as float32.
+
+    Raises:
+        ParameterError: The images do not have as many channels as the mean.
+
+    Examples:
+        >>> import torch
+        >>> normalise(torch.zeros(1, 1, 1, 2), mean=[0.5], deviation=[0.25]).tolist()
+        [[[[-2.0, -2.0]]]]
+    """
     import torch
 
     if images.dim() != 4 or images.shape[1] != len(mean) or len(mean) != len(deviation):
@@ -99,7 +116,25 @@ def augment(
 ) -> "torch.Tensor":
     """Crop each image at random from itself with a black border, and mirror every other one.
 
-    The whole batch at once; all chance comes from the generator.
+    The whole batch at once.
+
+    Args:
+        images: A batch of images (N, C, height, width).
+        generator: Where all chance comes from.
+        padding: How far a crop may move.
+        flip: Whether images may be mirrored.
+
+    Returns:
+        A batch of the same shape.
+
+    Raises:
+        ParameterError: It is not a batch of images, or the padding is negative.
+
+    Examples:
+        >>> import torch
+        >>> batch = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
+        >>> augment(batch, torch.Generator().manual_seed(0)).shape
+        torch.Size([4, 3, 32, 32])
     """
     import torch
     from torch.nn.functional import pad

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 from neuralmark.attacks import name_of
 from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, Attack
+from neuralmark.attacks.engine import presenting
 from neuralmark.attacks.engine.launch import Result
 from neuralmark.core.key import MAX_BITS
 from neuralmark.records import STATUSES, VERIFIED, Fields, Record, Verdict
@@ -219,7 +220,23 @@ class Before:
 
 @dataclass(frozen=True)
 class Card(Record):
-    """What the mark of one key in one model withstands."""
+    """What the mark of one key in one model withstands.
+
+    Attributes:
+        model: What was attacked, as it was given.
+        fingerprint: Public name of the key.
+        before: The verdict before any attack, without margins and tensors.
+        rows: The sweeps, each an attack from weak to strong.
+        skipped: The attacks that were not run, and why.
+        seed: Where everything random began.
+        seconds: What it took.
+        version: Version that made it.
+
+    Examples:
+        >>> card = neuralmark.attacks.suite("marked.safetensors", key, only=["shift"], jobs=1)
+        >>> card.before.verified, [row.attack for row in card.removals]
+        (True, ['shift'])
+    """
 
     noun: ClassVar[str] = "card"
     file_format: ClassVar[str] = CARD_FORMAT
@@ -260,6 +277,10 @@ class Card(Record):
 
     def _of(self, kind: str) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if row.kind == kind)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return presenting.table(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -127,14 +127,37 @@ def launch(
 ) -> Result:
     """Run an attack on a copy of the model and verify the key's mark before and after.
 
-    `tensors` are those that the attack may touch (default: every floating-point matrix); `others`
-    are checkpoints of the same shape, for merging. The attacker never sees the key. A model without
-    the key's mark is refused, unless `demand` is False (experiments on marks that are not proven)
-    or the attack forges a key: then the owner's only tells the scheme and its parameters.
+    The attacker never sees the key. With `keep`, an attack that trains (finetune, overwrite),
+    launched again with the same arguments, goes on from there and ends with the same weights; a
+    damaged file, or one of another attack, is replaced, and the last stays.
 
-    `keep` names a file in which an attack that trains (finetune, overwrite) keeps its progress
-    after every epoch: launched again with the same arguments it goes on from there and ends with
-    the same weights. A damaged file, or one of another attack, is replaced; the last stays.
+    Args:
+        attack: The attack with its settings.
+        model: The marked model as a path, a table of weights or a live module.
+        key: The owner's key; an attack that forges one is only told its scheme and parameters.
+        claim: Where the mark was put.
+        tensors: Names of the tensors that the attack may touch; by default every floating-point
+            matrix.
+        data: Labelled examples, for attacks that train or look at activations.
+        others: Checkpoints of the same shape, for merging.
+        seed: Where everything random begins.
+        demand: Whether a model without the key's mark is refused.
+        progress: Called with what is being done, how much is done, and how much there is.
+        keep: A file in which an attack that trains keeps its progress after every epoch.
+
+    Returns:
+        What the attack cost, and the verdicts before and after.
+
+    Raises:
+        AttackError: The attack cannot be carried out, or the model does not carry the mark.
+        ParameterError: The attack or the seed is not one.
+        InputError: The model cannot be read.
+
+    Examples:
+        >>> noise = neuralmark.attacks.get("noise")(0.1)
+        >>> result = neuralmark.attacks.launch(noise, "marked.safetensors", key)
+        >>> result.survived, result.after.status
+        (True, 'verified')
     """
     _require_attack(attack)
     seed = checked_seed(seed)

@@ -1,0 +1,52 @@
+"""How a card shows itself in a notebook: one line a sweep, from its JSON."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from neuralmark.attacks.contract import KEY, WEIGHTS
+from neuralmark.records import presenting
+
+Told = Mapping[str, Any]
+"""A card, or a sweep of one, as `Card.to_dict` gives it."""
+
+NONE = "–"
+TRIED = "as tried"
+"""Where an attack has a single strength."""
+
+
+def table(told: Told) -> str:
+    """A small HTML table, without scripts or anything from elsewhere."""
+    before, radius = told["before"], told["certified_radius"]["relative"]
+    facts = [
+        ("model", told["model"]),
+        ("key", told["fingerprint"]),
+        ("before", f"{before['matched']} of {before['bits']} bits match ({before['status']})"),
+    ]
+    if radius is not None:
+        facts.append(("certified radius", f"{radius:.2%} of the weights' norm"))
+    names = ", ".join(dict.fromkeys(each["attack"] for each in told["skipped"]))
+    facts += [("not run", names)] if names else []
+    lines = [presenting.line(("th", name), ("td", value), ("td", "")) for name, value in facts]
+    lines.append(
+        presenting.line(("th", "attack"), ("th", "withstood up to"), ("th", "undone from"))
+    )
+    for (attack, *reached), variants in _sweeps(told["rows"]).items():
+        label = f"{attack} ({', '.join(variants)})" if any(variants) else attack
+        lines.append(presenting.line(*(("td", cell) for cell in (label, *reached))))
+    return presenting.framed("what this mark withstands", "".join(lines))
+
+
+def _sweeps(rows: list[Told]) -> dict[tuple[str, str, str], list[str]]:
+    """Variants by attack and by what was withstood and what was not."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        if row["kind"] in (WEIGHTS, KEY):
+            reached = (_at(row, "largest_survived"), _at(row, "flip"))
+            found.setdefault((row["attack"], *reached), []).append(row["variant"])
+    return found
+
+
+def _at(row: Told, name: str) -> str:
+    if row[name] is None:
+        return NONE
+    return f"{row['dial']} {row[name]:g}" if row["dial"] and len(row["points"]) > 1 else TRIED
