@@ -100,6 +100,26 @@ def recheck(
     Key, digests, tensors, counts, bound and status are compared point by point; `.holds` says
     whether the verdict still stands. Where it followed a claim, its placement is followed; give the
     claim itself to have its digest compared.
+
+    Args:
+        verdict: A verdict, or the file that one was saved to.
+        model: The model now: a path, a live module or a state dict.
+        key: The key that the verdict is about.
+        claim: The claim that the verdict followed, to have its digest compared too.
+        progress: Called with what is being done, bytes done, bytes in all.
+
+    Returns:
+        The points that were compared, and the verdict of now.
+
+    Raises:
+        ParameterError: If the verdict or the key is none.
+        RecordError: If the file holds no verdict.
+        CheckpointError: If the model cannot be opened.
+
+    Examples:
+        >>> verdict = neuralmark.verify("marked.safetensors", key)
+        >>> neuralmark.recheck(verdict, "marked.safetensors", key).holds
+        True
     """
     if isinstance(verdict, str | Path):
         verdict = Verdict.load(verdict)

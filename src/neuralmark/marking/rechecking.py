@@ -29,15 +29,26 @@ class Point:
 
 @dataclass(frozen=True)
 class Recheck:
-    """A verdict of then against the same verification now, point by point."""
+    """A verdict of then against the same verification now, point by point.
+
+    Attributes:
+        verdict: The verdict that was checked.
+        points: What was compared, and what of it holds.
+        again: The verdict of now; None where none could be given.
+        reason: Why none could be given.
+        version: Version that checked it.
+
+    Examples:
+        >>> verdict = neuralmark.verify("marked.safetensors", key)
+        >>> found = neuralmark.recheck(verdict, "model.safetensors", key)
+        >>> found.holds, "bits matched" in [point.name for point in found.broken]
+        (False, True)
+    """
 
     verdict: Verdict
-    """The verdict that was checked."""
     points: tuple[Point, ...]
     again: Verdict | None = None
-    """The verdict of now; None where none could be given."""
     reason: str = ""
-    """Why none could be given."""
     version: str = __version__
 
     @property
