@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := $(VENV)/.demo
 
-.PHONY: demo test lint types layers tests docs clean
+.PHONY: demo test quick lint types layers tests docs clean
 
 demo: $(DEMO)
 	$(BIN)/neuralmark demo --output demo-output
@@ -24,6 +24,10 @@ layers: $(INSTALLED)
 
 tests: $(INSTALLED)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# Without what takes minutes (folders marked slow in tests/conftest.py).
+quick: $(INSTALLED)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m 'not slow'
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py

@@ -226,3 +226,18 @@ def limited(limit: int, *args: object) -> Result:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+SLOW = (
+    *("attacks", "benchmarks", "demo", "disputes", "distributed", "docs", "examples", "hostile"),
+    *("integrations", "lab", "notebooks", "storage", "text", "training", "zoo"),
+)
+"""Folders whose tests train, launch processes or run for long: `make quick` leaves them out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow."""
+    for item in items:
+        folder = item.path.parent
+        if folder.name in SLOW and folder.parent.name == "tests":
+            item.add_marker(pytest.mark.slow)

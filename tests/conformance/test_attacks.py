@@ -218,7 +218,7 @@ def test_a_misspelt_name_suggests_the_near_one(name: str) -> None:
 
 
 def test_a_name_that_is_near_to_nothing_lists_what_is_known() -> None:
-    with pytest.raises(UnknownAttackError, match="known: .*noise"):
+    with pytest.raises(UnknownAttackError, match=r"known: .*noise"):
         attacks.get("zzzzzzzzzz")
 
 
