@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -218,14 +218,14 @@ def run(
     download: bool,
     results: Path,
     jobs: int,
-    engine: str,
+    engine: Literal["local", "ray"],
     device: str,
     as_json: bool,
 ) -> None:
     """Run experiments (or `all`). Finished runs are skipped, killed ones resume."""
     from neuralmark.lab import api
 
-    means = api.Means(jobs, engine, device)  # type: ignore[arg-type]  # click checked it
+    means = api.Means(jobs, engine, device)
     if download:
         _fetch(names, preset, data)
     work = api.prepare(names, preset=preset, data=data, results=results, means=means)

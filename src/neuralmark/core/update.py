@@ -5,7 +5,6 @@ of it (an adapter that was merged) sees the rest weight by weight: a mark is hid
 fine-tuning moved each weight further than the mark does.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +19,7 @@ Values = npt.NDArray[np.floating]
 MOST_RANK = 64
 """An adapter has no more; what is left without so many directions is what a mark can hide in."""
 _OVERSAMPLED = 8
+_LAW_POINTS = 4096
 _PASSES = 3
 _EXACT = 512
 """Matrices with a side no longer than this are decomposed as they are."""
@@ -108,20 +108,28 @@ def low_rank(matrix: Values, rank: int) -> tuple[Values, Values]:
 def noise_share(rows: int, columns: int, rank: int) -> float:
     """The share of its energy that a matrix of noise has in its largest directions.
 
-    By the law of Marchenko and Pastur for the squares of the singular values.
-
     >>> round(noise_share(1000, 1000, 100), 2)
     0.31
     """
     short = min(rows, columns)
-    ratio = short / max(rows, columns)
-    low, high = (1 - math.sqrt(ratio)) ** 2, (1 + math.sqrt(ratio)) ** 2
-    edges = np.linspace(low, high, 20_001)
-    middle = (edges[1:] + edges[:-1]) / 2
-    density = np.sqrt((high - middle) * (middle - low)) / middle
-    count = np.cumsum(density[::-1]) / density.sum()
-    energy = np.cumsum((density * middle)[::-1]) / (density * middle).sum()
-    return float(np.interp(rank / short, count, energy))
+    squares, law = noise_law(short / max(rows, columns))
+    middle = (squares[1:] + squares[:-1]) / 2
+    energy = np.concatenate([[0.0], np.cumsum(np.diff(law) * middle)])
+    return float(1.0 - np.interp(1.0 - rank / short, law, energy) / energy[-1])
+
+
+def noise_law(aspect: float) -> tuple[Float, Float]:
+    """Distribution function of squared singular values of pure noise (Marchenko and Pastur).
+
+    `aspect` is the shorter side over the longer. Gives the squares, and the share below each.
+    """
+    low, high = (1 - np.sqrt(aspect)) ** 2, (1 + np.sqrt(aspect)) ** 2
+    # Through the angle, so that the density is finite at both ends.
+    angle = np.linspace(0, np.pi, _LAW_POINTS)
+    grid = (low + high) / 2 - (high - low) / 2 * np.cos(angle)
+    slope = ((high - low) / 2 * np.sin(angle)) ** 2 / (2 * np.pi * aspect * np.maximum(grid, 1e-12))
+    law = np.concatenate([[0.0], np.cumsum((slope[1:] + slope[:-1]) / 2)])
+    return np.asarray(grid, np.float64), np.asarray(law / law[-1], np.float64)
 
 
 def auc(marked_scores: Sequence[float] | Values, clean_scores: Sequence[float] | Values) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.core.update import auc
+from neuralmark.core.update import auc, noise_law
 from neuralmark.errors import ParameterError
 
 Array = npt.NDArray[Any]
@@ -32,7 +32,6 @@ __all__ = [
     "update",
 ]
 
-_GRID = 4096
 _COARSE = 64
 
 
@@ -88,7 +87,7 @@ def edge(values: Array) -> float:
 def marchenko_pastur(values: Array) -> float:
     """Largest distance between the spectrum and the one of pure noise of this shape."""
     squares = np.sort(spectrum(values) ** 2)
-    grid, law = _noise_law(_aspect(values.reshape(len(values), -1)))
+    grid, law = noise_law(_aspect(values.reshape(len(values), -1)))
     return _ks_against(np.interp(squares, grid, law))
 
 
@@ -155,17 +154,6 @@ def _unison(moved: Floats, counts: Array, unit: float) -> float:
 def _aspect(matrix: Array) -> float:
     """Shorter over longer side."""
     return float(min(matrix.shape) / max(matrix.shape))
-
-
-def _noise_law(aspect: float) -> tuple[Floats, Floats]:
-    """Distribution function of squared singular values of pure noise (Marchenko and Pastur)."""
-    low, high = (1 - np.sqrt(aspect)) ** 2, (1 + np.sqrt(aspect)) ** 2
-    # Through the angle, so that the density is finite at both ends.
-    angle = np.linspace(0, np.pi, _GRID)
-    grid = (low + high) / 2 - (high - low) / 2 * np.cos(angle)
-    slope = ((high - low) / 2 * np.sin(angle)) ** 2 / (2 * np.pi * aspect * np.maximum(grid, 1e-12))
-    law = np.concatenate([[0.0], np.cumsum((slope[1:] + slope[:-1]) / 2)])
-    return np.asarray(grid, np.float64), np.asarray(law / law[-1], np.float64)
 
 
 def _ks_against(law: Floats) -> float:
