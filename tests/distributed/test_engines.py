@@ -3,14 +3,12 @@
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.distributed.torchrun import ROOT, torchrun
 
-ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("worker.py")
 ONCE = ("resume", "saving", "replicated", "one_shard", "half", "grids", "lead_fails", "refused")
 LAUNCHES = {2: ("ddp", "fsdp2", "tp", *ONCE, "other_keys"), 4: ("fsdp2_tp", "hsdp", "fsdp2")}
@@ -20,18 +18,6 @@ MESH_DIMENSIONS = SHARDED_DIMENSIONS | {"ddp": 1, "hsdp": 2}
 NUMBERS = 321  # k = 320 pools, and the sum of squares
 
 Result = dict[str, Any]
-
-
-def torchrun(processes: int, script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return subprocess.run(
-        [*run, "--nproc-per-node", str(processes), str(script), *arguments],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
 
 
 class Launches:

@@ -327,9 +327,3 @@ def test_handles_do_not_pickle_their_secret() -> None:
             save(mark)
     pickle.dumps((model, optimizer))
     assert weights(model).isfinite().all()
-
-
-def test_deepspeed_is_refused_with_the_way_out() -> None:
-    kind = type("DeepSpeedZeroOptimizer", (), {"__module__": "deepspeed.runtime.zero.stage3"})
-    with pytest.raises(UsageError, match=r"DeepSpeed.*mode=\"loss\""):
-        neuralmark.attach(network(), kind(), key(), tensors=[NAME])

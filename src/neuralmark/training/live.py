@@ -65,6 +65,12 @@ def state_of(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, torch.Tens
             "FullyShardedDataParallel (FSDP1) flattens the weights, and they cannot be marked:"
             " shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead"
         )
+    if any(getattr(value, "ds_numel", 0) > value.numel() for value in model.parameters()):
+        raise UnsuitableTensorError(
+            "DeepSpeed's ZeRO-3 keeps no weight whole in any process: mark the finished file with"
+            " neuralmark.embed (docs/distributed.md); to verify, gather the weights first with"
+            " deepspeed.zero.GatheredParameters"
+        )
     state = model.state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
