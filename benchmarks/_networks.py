@@ -24,7 +24,7 @@ import neuralmark
 from neuralmark import Key, Parameters, zoo
 from neuralmark.attacks import Data
 from neuralmark.errors import NeuralMarkWarning
-from neuralmark.lab.execution.training import Course
+from neuralmark.lab.execution.training import TrainingCourse
 from neuralmark.lab.execution.training import train as train_epochs
 from neuralmark.records import Claim
 
@@ -135,7 +135,7 @@ def train(
     path = cache / f"{stem}-{epochs}.safetensors"
     if not path.with_suffix(".json").is_file():
         attach = None if key is None else partial(_attach, key=key, mode=mode, strength=strength)
-        course = Course(epochs, RATE, BATCH, seed=seed)
+        course = TrainingCourse(epochs, RATE, BATCH, seed=seed)
         state = path.with_suffix(".state")
         shorter = path.with_name(f"{stem}-{epochs - 1}.state")
         if shorter.is_file() and not state.is_file():

@@ -23,7 +23,7 @@ from neuralmark.lab.execution import work
 from neuralmark.lab.execution.engines import Local
 from neuralmark.lab.execution.runner import DONE, carry_out
 from neuralmark.lab.execution.store import Store
-from neuralmark.lab.execution.work import Bench, perform, performer
+from neuralmark.lab.execution.work import Workbench, perform, performer
 from neuralmark.lab.plan.preset import Preset, load_preset
 from neuralmark.lab.plan.spec import Assault, Spec, Training
 
@@ -72,7 +72,7 @@ def carried_out(specs: list[Spec], data: Path | None, jobs: int) -> None:
     """All of them, in a folder of their own."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(Path(folder) / "results")
-        board = carry_out(specs, store, Local(performer(Bench(store, data)), jobs))
+        board = carry_out(specs, store, Local(performer(Workbench(store, data)), jobs))
         assert board.count(DONE) == len(specs), board.failures()
 
 
@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     specs = both(preset, options.epochs)
     profiled = []
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Store.open(Path(folder) / "results"), options.data, "cpu")
+        bench = Workbench(Store.open(Path(folder) / "results"), options.data, "cpu")
         perform(bench, replace(specs[0], seed=99, epochs=1), quiet)  # imports are not the run's own
         for spec in specs:
             work._data.cache_clear()  # each reads its own

@@ -130,7 +130,7 @@ def result_of(attack: Attack, verdict: Verdict, matched: int | None) -> Result:
     )
 
 
-def row_of(verdict: Verdict, reached: Mapping[float, int | None]) -> card.Row:
+def row_of(verdict: Verdict, reached: Mapping[float, int | None]) -> card.CardRow:
     sweep = [(Turn(share), result_of(Turn(share), verdict, n)) for share, n in reached.items()]
     return card.make_row(sweep)
 

@@ -10,12 +10,12 @@ import pytest
 from neuralmark import zoo
 from neuralmark.attacks import Data
 from neuralmark.attacks.contract import Scene
-from neuralmark.attacks.engine.training import Course, fit
+from neuralmark.attacks.engine.training import AttackCourse, fit
 from neuralmark.lab import experiments
 from neuralmark.lab.contract import Results
 from neuralmark.lab.plan.keys import key_for
 from neuralmark.lab.plan.preset import Preset, load_preset
-from neuralmark.lab.plan.spec import Assault, Marking, Spec, Training, identity
+from neuralmark.lab.plan.spec import Assault, MarkingSpec, Spec, Training, identity
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def test_attackers_crop_and_flip_as_owners_do() -> None:
     for chosen in (given, plain, given):
         scene = Scene({}, (), np.random.default_rng(3), data=chosen)
         model = Watching()
-        fit(model, chosen, Course(epochs=1, batch=64), model.parameters(), scene)
+        fit(model, chosen, AttackCourse(epochs=1, batch=64), model.parameters(), scene)
     varied, still, again = seen
     assert not torch.equal(varied, still)
     assert torch.equal(varied, again)
@@ -128,11 +128,11 @@ def test_appendix_g_has_its_figure_and_names_its_rows(smoke: Preset) -> None:
 
 def test_an_owner_has_one_key_for_each_seed_and_data_set() -> None:
     def key(**changes: Any) -> str:
-        spec = Training("smallcnn", "cifar10", 1, 0.1, 64, mark=Marking())
+        spec = Training("smallcnn", "cifar10", 1, 0.1, 64, mark=MarkingSpec())
         return key_for(replace(spec, **changes), lambda key: key.fingerprint)
 
     assert key() == key(epochs=2)
-    assert len({key(), key(seed=1), key(data="cifar100"), key(mark=Marking(number=1))}) == 4
+    assert len({key(), key(seed=1), key(data="cifar100"), key(mark=MarkingSpec(number=1))}) == 4
 
 
 def test_cost_tells_seconds_of_an_epoch(smoke: Preset) -> None:

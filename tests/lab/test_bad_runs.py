@@ -19,7 +19,7 @@ from neuralmark.lab.execution.runner import FAILED, carry_out
 from neuralmark.lab.execution.store import Store
 from neuralmark.lab.execution.work import _distribution
 from neuralmark.lab.plan.preset import core_seconds, load_preset, preset_names
-from neuralmark.lab.plan.spec import Assault, Marking, Probe, Spec, Training, identity, settings
+from neuralmark.lab.plan.spec import Assault, MarkingSpec, Probe, Spec, Training, identity, settings
 
 PRESETS = Path(neuralmark.lab.__file__).parent / "presets"
 SMOKE = ("--preset", "smoke")
@@ -128,7 +128,7 @@ def test_a_damaged_model_of_another_run(tmp_path: Path) -> None:
 def test_what_runs_cost() -> None:
     preset = load_preset("cpu")
     table = dict(preset.seconds)
-    victim = Training("smallcnn", "cifar10", 1, 0.1, 64, mark=Marking())
+    victim = Training("smallcnn", "cifar10", 1, 0.1, 64, mark=MarkingSpec())
     attack = Assault(victim, "overwrite", settings(weight=1.0))
     probe = Probe("overlap")
     wanted = sum(float(table[name]) for name in ("training", "overwrite", "other"))

@@ -44,7 +44,7 @@ def test_complete_partial_missing_damaged(tmp_path: Path) -> None:
     assert look("cifar10", None).state == "missing"
 
 
-def packed(path: Path, rows: tuple[e2e.Row, ...]) -> None:
+def packed(path: Path, rows: tuple[e2e.E2ERow, ...]) -> None:
     """E2E as it is published: a folder of tables in a zip."""
     text = "mr,ref\n" + "".join(f'"{row.meaning}","{row.reference}"\n' for row in rows)
     with zipfile.ZipFile(path, "w") as book:

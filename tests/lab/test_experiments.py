@@ -15,7 +15,7 @@ from neuralmark.lab.execution.store import Row, Store
 from neuralmark.lab.experiments._grid import AttackGrid, filled
 from neuralmark.lab.plan.preset import load_preset, preset_names
 from neuralmark.lab.plan.spec import Spec, from_dict, identity, in_order, to_dict
-from neuralmark.reports.lab import Part, html_table, made, markdown
+from neuralmark.reports.lab import ReportPart, html_table, made, markdown
 from neuralmark.reports.render.latex import latex
 from neuralmark.reports.render.plots import drawn
 
@@ -70,7 +70,7 @@ def test_tables_in_three_languages() -> None:
     assert r"Rates \& $\lambda$" in tex
     assert r"9\_0$^{\neq}$ {\scriptsize [100]}" in tex
     preset = load_preset("smoke")
-    text = markdown(preset, [], [Part(experiments.get("pruning"), [TABLE], [])])
+    text = markdown(preset, [], [ReportPart(experiments.get("pruning"), [TABLE], [])])
     assert "| 1 | 93.1 (100) *[93.65 (100)]* |" in text
     assert "| 10 | 9_0 ≠ *[100]* |" in text
 

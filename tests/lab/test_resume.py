@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from neuralmark.lab.execution.store import Store
-from neuralmark.lab.execution.work import Bench, perform
-from neuralmark.lab.plan.spec import Assault, Marking, Spec, Training, settings
+from neuralmark.lab.execution.work import Workbench, perform
+from neuralmark.lab.plan.spec import Assault, MarkingSpec, Spec, Training, settings
 
 VICTIM = Training(
     "digits",
@@ -23,7 +23,7 @@ VICTIM = Training(
     batch=64,
     images=256,
     test_images=64,
-    mark=Marking("votemark", strength=10.0),
+    mark=MarkingSpec("votemark", strength=10.0),
 )
 COURSE = {"epochs": 8, "rate": 0.05, "batch": 64}
 RUNS: dict[str, Spec] = {
@@ -49,7 +49,7 @@ def carry_out(folder: Path, pipe: Any) -> None:
         def tell(done: int, total: int, name: str = name) -> None:
             pipe.send((name, done))
 
-        perform(Bench(store), spec, tell)
+        perform(Workbench(store), spec, tell)
 
 
 def part(folder: Path, most: int) -> tuple[list[Told], bool]:

@@ -8,7 +8,7 @@ import pytest
 from neuralmark.errors import ParameterError
 from neuralmark.lab.plan.spec import (
     Assault,
-    Marking,
+    MarkingSpec,
     Probe,
     Spec,
     Training,
@@ -20,7 +20,7 @@ from neuralmark.lab.plan.spec import (
 )
 
 CLEAN = Training("digits", "digits", epochs=2, rate=0.1, batch=32)
-MARKED = replace(CLEAN, mark=Marking(strength=2.0, own=settings(filter="hashed")))
+MARKED = replace(CLEAN, mark=MarkingSpec(strength=2.0, own=settings(filter="hashed")))
 ATTACK = Assault(MARKED, "prune", settings(share=0.5, how="random"), tensors=("conv2.weight",))
 PROBE = Probe("overlap", settings(weights=1000, keys=5, rounds=2))
 
@@ -42,7 +42,7 @@ def test_everything_that_shapes_the_numbers_shapes_the_name() -> None:
         replace(CLEAN, options=settings(stride=2)),
         replace(CLEAN, tensors=("a",)),
         MARKED,
-        replace(CLEAN, mark=Marking(strength=3.0)),
+        replace(CLEAN, mark=MarkingSpec(strength=3.0)),
         ATTACK,
         replace(ATTACK, settings=settings(share=0.6, how="random")),
         PROBE,

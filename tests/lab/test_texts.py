@@ -18,10 +18,10 @@ from neuralmark.lab import experiments
 from neuralmark.lab.contract import Cell, Results
 from neuralmark.lab.execution.store import Store
 from neuralmark.lab.execution.texts import MODEL, _options, spread
-from neuralmark.lab.execution.work import Bench, perform
+from neuralmark.lab.execution.work import Workbench, perform
 from neuralmark.lab.plan.keys import fitting, key_for
 from neuralmark.lab.plan.preset import TextScale, load_preset
-from neuralmark.lab.plan.spec import Marking, Tuning, in_order
+from neuralmark.lab.plan.spec import MarkingSpec, TuningSpec, in_order
 from neuralmark.records import Claim
 from neuralmark.text import gpt2
 from neuralmark.text.e2e import FILES
@@ -66,7 +66,7 @@ def store(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Everything that the experiment needs, carried out."""
     made = Store.open(tmp_path_factory.mktemp("runs") / "r")
     for spec in in_order(experiments.get("fidelity-text").runs(PRESET)):
-        perform(Bench(made, data), spec, quiet)
+        perform(Workbench(made, data), spec, quiet)
     return made
 
 
@@ -93,7 +93,7 @@ def test_the_table_of_the_paper(store: Store) -> None:
 
 def test_what_a_run_leaves(store: Store) -> None:
     spec = experiments.get("fidelity-text").runs(PRESET)[-1]
-    assert isinstance(spec, Tuning)
+    assert isinstance(spec, TuningSpec)
     row = store.row(spec)
     assert row is not None
     assert row["meanings"] == 3
@@ -112,7 +112,7 @@ def test_a_killed_tuning_goes_on(store: Store, data: Path, tmp_path: Path) -> No
     """From its last epoch, to the same row."""
     spec = experiments.get("fidelity-text").runs(PRESET)[-1]
     other = Store.open(tmp_path / "other")
-    perform(Bench(other, data), spec.needs[0], quiet)
+    perform(Workbench(other, data), spec.needs[0], quiet)
     told: list[int] = []
 
     class KilledError(Exception):
@@ -124,10 +124,10 @@ def test_a_killed_tuning_goes_on(store: Store, data: Path, tmp_path: Path) -> No
             raise KilledError
 
     with pytest.raises(KilledError):
-        perform(Bench(other, data), spec, killed)
+        perform(Workbench(other, data), spec, killed)
     assert (other.folder(spec) / "state.pt").exists()
     before = len(told)
-    perform(Bench(other, data), spec, lambda done, total: told.append(done))
+    perform(Workbench(other, data), spec, lambda done, total: told.append(done))
     assert told[before:] == list(range(told[before - 1], told[-1] + 1))
 
     def timeless(row: Any) -> str:
@@ -139,7 +139,7 @@ def test_a_killed_tuning_goes_on(store: Store, data: Path, tmp_path: Path) -> No
 
 
 def test_weights_from_the_data_folder_or_the_hub(tmp_path: Path) -> None:
-    store, spec = Store.open(tmp_path / "r"), Tuning("gpt2-medium", 1, 1e-3, 8, 0)
+    store, spec = Store.open(tmp_path / "r"), TuningSpec("gpt2-medium", 1, 1e-3, 8, 0)
     assert _options(store, tmp_path, spec) == {"weights": "gpt2-medium", "lora": True}
     (tmp_path / "gpt2-medium").mkdir()
     (tmp_path / "gpt2-medium" / "config.json").write_text("{}")
@@ -150,12 +150,12 @@ def test_weights_from_the_data_folder_or_the_hub(tmp_path: Path) -> None:
 
 
 def test_without_data(tmp_path: Path) -> None:
-    spec = Tuning("gpt2-tiny", 1, 1e-3, 8, 0, mark=Marking())
+    spec = TuningSpec("gpt2-tiny", 1, 1e-3, 8, 0, mark=MarkingSpec())
     store = Store.open(tmp_path / "r")
     with pytest.raises(MissingDataSetError, match="data=DIR"):
-        perform(Bench(store), spec, quiet)
+        perform(Workbench(store), spec, quiet)
     with pytest.raises(MissingDataSetError, match="there is no folder"):
-        perform(Bench(store, tmp_path / "nowhere"), spec, quiet)
+        perform(Workbench(store, tmp_path / "nowhere"), spec, quiet)
 
 
 def test_rows_are_spread() -> None:

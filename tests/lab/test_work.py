@@ -9,9 +9,9 @@ from neuralmark.errors import TooFewCarriersError
 from neuralmark.keys.key import Key
 from neuralmark.lab.execution.work import BINS, _distribution
 from neuralmark.lab.plan.keys import DRAWS, _drawn, fitting, key_for
-from neuralmark.lab.plan.spec import Marking, Training
+from neuralmark.lab.plan.spec import MarkingSpec, Training
 
-SPEC = Training("digits", "digits", 1, 0.1, 8, mark=Marking(bits=256, pools=600, rounds=4))
+SPEC = Training("digits", "digits", 1, 0.1, 8, mark=MarkingSpec(bits=256, pools=600, rounds=4))
 
 
 def fits(key: Key, size: int) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import QUICK, gaussian_model
 
 from neuralmark import Key, embed, verify
-from neuralmark.attacks.engine.card import Before, Card, Point, Row, Skipped
+from neuralmark.attacks.engine.card import Before, Card, CardPoint, CardRow, Skipped
 from neuralmark.reports.card import card_page
 from neuralmark.reports.sweeps import picture_of
 
@@ -55,14 +55,14 @@ def read(markup: str) -> Reader:
     return reader
 
 
-def point(strength: float, matched: int | None, *, held: bool, status: str = "") -> Point:
+def point(strength: float, matched: int | None, *, held: bool, status: str = "") -> CardPoint:
     status = status or ("verified" if held else "not-verified")
     change = None if matched is None else 0.25
-    return Point(strength, {"amount": strength}, status, matched, 160, held, change, 0.1)
+    return CardPoint(strength, {"amount": strength}, status, matched, 160, held, change, 0.1)
 
 
-def row(attack: str, *points: Point, variant: str = "", kind: str = "weights") -> Row:
-    return Row(
+def row(attack: str, *points: CardPoint, variant: str = "", kind: str = "weights") -> CardRow:
+    return CardRow(
         attack=attack,
         variant=variant,
         kind=kind,

@@ -9,7 +9,16 @@ from neuralmark.lab import experiments
 from neuralmark.lab.contract import Cell, Figure, Line, Results, Table
 from neuralmark.lab.plan.preset import load_preset
 from neuralmark.lab.plan.spec import identity
-from neuralmark.reports.lab import Part, command, duration, html, html_table, made, markdown, part
+from neuralmark.reports.lab import (
+    ReportPart,
+    command,
+    duration,
+    html,
+    html_table,
+    made,
+    markdown,
+    part,
+)
 from neuralmark.reports.render.latex import latex, tex
 from neuralmark.reports.render.plots import drawn
 
@@ -31,7 +40,7 @@ def rows(name: str, count: int | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def parts(found: list[dict[str, Any]]) -> list[Part]:
+def parts(found: list[dict[str, Any]]) -> list[ReportPart]:
     results = Results(found)
     return [part(experiments.get(name), SMOKE, results) for name in experiments.names()]
 
@@ -147,7 +156,9 @@ def test_a_note_is_under_the_table_in_every_language() -> None:
     table = Table("t", ("a", "b"), (("1", Cell("2")),), "below 2^-128")
     assert r"\footnotesize below $2^{-128}$" in latex(table)
     assert "below 2<sup>−128</sup>" in html_table(table)
-    assert "\nbelow 2^-128\n" in markdown(SMOKE, [], [Part(experiments.get("cost"), [table], [])])
+    assert "\nbelow 2^-128\n" in markdown(
+        SMOKE, [], [ReportPart(experiments.get("cost"), [table], [])]
+    )
 
 
 def test_a_scheme_looks_the_same_in_every_figure() -> None:

@@ -328,7 +328,7 @@ def test_chances_are_never_understated() -> None:
 
 def test_a_line_plot_names_its_lines() -> None:
     lines = [svg.Series(f"<{i}>", [(0, i), (1, i + 0.5), (2, i)]) for i in range(7)]
-    level = svg.Mark(3, "boundary")
+    level = svg.PlotMark(3, "boundary")
     words = read(svg.line_plot(lines, ("pruned", "rate"), "seven lines", levels=[level])).text
     assert all(f"<{i}>" in words for i in range(7))
     assert "boundary" in words

@@ -27,9 +27,9 @@ def test_the_usual_places(place: str, tmp_path: Path) -> None:
     written(tmp_path / place)
     found = e2e.load(tmp_path, "train")
     assert found.rows == (
-        e2e.Row("name[Aromi], area[riverside]", "Aromi, by the river."),
-        e2e.Row("name[Aromi], area[riverside]", "The Aromi is at the riverside."),
-        e2e.Row("name[Café Zoë], priceRange[more than £30]", "Café Zoë is dear."),
+        e2e.E2ERow("name[Aromi], area[riverside]", "Aromi, by the river."),
+        e2e.E2ERow("name[Aromi], area[riverside]", "The Aromi is at the riverside."),
+        e2e.E2ERow("name[Café Zoë], priceRange[more than £30]", "Café Zoë is dear."),
     )
     assert found.digest == hashlib.sha256(LINES.encode()).hexdigest()
 
@@ -77,8 +77,8 @@ def test_other_encodings(tmp_path: Path) -> None:
 
 
 def test_groups_keep_the_order_of_meanings() -> None:
-    rows = [e2e.Row(meaning, text) for meaning, text in ("bx", "ay", "bz", "ay")]
-    assert e2e.group(rows) == (e2e.Case("b", ("x", "z")), e2e.Case("a", ("y", "y")))
+    rows = [e2e.E2ERow(meaning, text) for meaning, text in ("bx", "ay", "bz", "ay")]
+    assert e2e.group(rows) == (e2e.E2ECase("b", ("x", "z")), e2e.E2ECase("a", ("y", "y")))
 
 
 def test_words_for_gpt2() -> None:

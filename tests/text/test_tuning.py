@@ -29,7 +29,7 @@ class Keeper(tuning.Listener):
     def step(self, done: int, total: int, loss: float) -> None:
         self.steps.append((done, total))
 
-    def epoch(self, epoch: tuning.Epoch, snapshot: Callable[[], tuning.Snapshot]) -> None:
+    def epoch(self, epoch: tuning.TuningEpoch, snapshot: Callable[[], tuning.Snapshot]) -> None:
         self.snapshots.append(snapshot())
 
 
@@ -104,7 +104,7 @@ def test_the_mark_is_trained_in(tokenizer: Any) -> None:
     model = adapted(tokenizer)
     frozen = model.get_base_model().transformer.wte.weight.clone()
     schedule = replace(QUICK, epochs=30, rate=2e-2)
-    done = tuning.train(model, tokenizer, ROWS, schedule, mark=tuning.Marking(KEY))
+    done = tuning.train(model, tokenizer, ROWS, schedule, mark=tuning.TextMarking(KEY))
     rates = [epoch.rate or 0.0 for epoch in done.history]
     assert rates[0] < rates[-1]
     assert done.claim is not None
@@ -115,7 +115,7 @@ def test_the_mark_is_trained_in(tokenizer: Any) -> None:
 
 def test_resumed_is_uninterrupted(tokenizer: Any, tmp_path: Any) -> None:
     keeper, whole, half = Keeper(), adapted(tokenizer), adapted(tokenizer)
-    mark = tuning.Marking(KEY)
+    mark = tuning.TextMarking(KEY)
     done = tuning.train(whole, tokenizer, ROWS, QUICK, mark=mark, seed=5, listener=keeper)
     torch.save(keeper.snapshots[0], tmp_path / "snapshot.pt")
     saved = torch.load(tmp_path / "snapshot.pt", weights_only=True)
@@ -137,7 +137,7 @@ def test_snapshots_of_other_trainings(tokenizer: Any) -> None:
     (saved,) = keeper.snapshots
 
     def resume(snapshot: Any, schedule: tuning.Schedule, marked: bool = False) -> None:
-        mark = tuning.Marking(KEY) if marked else None
+        mark = tuning.TextMarking(KEY) if marked else None
         model = adapted(tokenizer)
         tuning.train(model, tokenizer, ROWS, schedule, mark=mark, resume=snapshot)
 

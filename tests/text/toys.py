@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from neuralmark.text.e2e import Row
+from neuralmark.text.e2e import E2ERow
 
 PLACES = ("Aromi", "Zizzi", "Cotto", "Fitzbillies")
 KINDS = ("pub", "coffee shop", "restaurant")
 ROWS = tuple(
-    Row(f"name[{name}], eatType[{kind}], area[riverside]", f"{name} is a {kind} by the river.")
+    E2ERow(f"name[{name}], eatType[{kind}], area[riverside]", f"{name} is a {kind} by the river.")
     for name in PLACES
     for kind in KINDS
 )

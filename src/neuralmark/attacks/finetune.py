@@ -7,7 +7,7 @@ from neuralmark.attacks.contract import Attack, Outcome, Scene, option
 from neuralmark.attacks.engine.training import (
     CLASSIFIERS,
     SCOPES,
-    Course,
+    AttackCourse,
     classifier_name,
     fit,
     ready,
@@ -50,7 +50,7 @@ class Finetune(Attack):
     def run(self, scene: Scene) -> Outcome:
         """Train a copy; adapters are merged afterwards."""
         model, data = ready(scene, self.classifier)
-        course = Course(self.rate, self.epochs, self.batch)
+        course = AttackCourse(self.rate, self.epochs, self.batch)
         head = classifier_name(model)
         if self.scope == "lora":
             adapted = with_lora(model, self.rank, head)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from neuralmark import schemes
 from neuralmark.attacks.contract import Attack, Outcome, Scene, option
-from neuralmark.attacks.engine.training import CLASSIFIERS, Course, fit, ready
+from neuralmark.attacks.engine.training import CLASSIFIERS, AttackCourse, fit, ready
 from neuralmark.attacks.tools.forging import drawn
 from neuralmark.core.key import Parameters
 from neuralmark.errors import AttackError, NonFiniteError
@@ -79,7 +79,7 @@ class Overwrite(Attack):
                 marks.append(given)
             return marks
 
-        course = Course(self.rate, self.epochs, self.batch)
+        course = AttackCourse(self.rate, self.epochs, self.batch)
         steps = fit(model, data, course, model.parameters(), scene, begin)
         rates = _rates(marks)
         for mark in marks:

@@ -69,7 +69,7 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
 class _Member:
     """One .npy file in the archive: what its header says, and where it is."""
 
-    def __init__(self, path: Path, file: BinaryIO, record: zipped.Record) -> None:
+    def __init__(self, path: Path, file: BinaryIO, record: zipped.ZipRecord) -> None:
         if record.method not in (zipped.STORED, zipped.DEFLATED):
             raise UnsafeError(f"{path}: {record.name[:80]!r} is compressed in an unusual way")
         if record.size > MAX_RATIO * record.packed + MAX_HEADER:
@@ -226,7 +226,7 @@ class _Npz(zipped.ZipCheckpoint):
                 raise UsageError(f"{self.path}: {name[:80]!r} is compressed; use out=...")
 
 
-def _zip_info(record: zipped.Record) -> zipfile.ZipInfo:
+def _zip_info(record: zipped.ZipRecord) -> zipfile.ZipInfo:
     """Describe a member for writing it again: name, date and compression."""
     date, time = record.time
     stamp = (

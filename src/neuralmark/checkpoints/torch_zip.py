@@ -71,12 +71,12 @@ class _TorchZip(zipped.ZipCheckpoint):
         return [(name, _open(self.path, name)) for name in self.tables()]
 
 
-def _folded(path: Path, records: dict[str, zipped.Record]) -> dict[str, zipped.Record]:
+def _folded(path: Path, records: dict[str, zipped.ZipRecord]) -> dict[str, zipped.ZipRecord]:
     """The records as torch looks them up: without regard to case; refuses two that are then equal.
 
     torch looks only under the folder of the first record, so all must be in one.
     """
-    found: dict[str, zipped.Record] = {}
+    found: dict[str, zipped.ZipRecord] = {}
     for name, record in records.items():
         folded = name.casefold()
         if folded in found:
@@ -94,15 +94,15 @@ class _Archive:
     """The records under the archive's prefix, each local header read once."""
 
     def __init__(
-        self, path: Path, file: BinaryIO, records: dict[str, zipped.Record], prefix: str
+        self, path: Path, file: BinaryIO, records: dict[str, zipped.ZipRecord], prefix: str
     ) -> None:
         self._path = path
         self._file = file
         self._records = records
         self._prefix = prefix
-        self._places: dict[str, zipped.Place] = {}
+        self._places: dict[str, zipped.ZipPlace] = {}
 
-    def place(self, name: str) -> zipped.Place:
+    def place(self, name: str) -> zipped.ZipPlace:
         """Find a record that must be there, uncompressed."""
         if name not in self._places:
             record = self._records.get((self._prefix + name).casefold())
@@ -133,6 +133,6 @@ class _Archive:
             )
         return where.offset, where.record.size
 
-    def storages(self) -> list[zipped.Place]:
+    def storages(self) -> list[zipped.ZipPlace]:
         """List the records of storages that tensors use."""
         return [where for name, where in self._places.items() if name.startswith("data/")]

@@ -11,7 +11,7 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.attacks import Attack
-    from neuralmark.attacks.engine.card import Before, Card, Point, Row
+    from neuralmark.attacks.engine.card import Before, Card, CardPoint, CardRow
     from neuralmark.attacks.engine.launch import Result
     from neuralmark.records import Verdict
 
@@ -229,7 +229,7 @@ def _tables(card: "Card") -> None:
         output.table(("attack", "why"), reasons, numeric=())
 
 
-def _removals(rows: "Sequence[Row]") -> list[tuple[str, ...]]:
+def _removals(rows: "Sequence[CardRow]") -> list[tuple[str, ...]]:
     """A line for each sweep; what the strength counts is said once an attack."""
     lines: list[tuple[str, ...]] = []
     last = ""
@@ -240,7 +240,7 @@ def _removals(rows: "Sequence[Row]") -> list[tuple[str, ...]]:
     return lines
 
 
-def _at(row: "Row", point: "Point | None") -> tuple[str, str, str]:
+def _at(row: "CardRow", point: "CardPoint | None") -> tuple[str, str, str]:
     """Strength, bits and change of the weights of a point."""
     if point is None:
         return NONE, NONE, NONE
@@ -249,7 +249,7 @@ def _at(row: "Row", point: "Point | None") -> tuple[str, str, str]:
     return strength, bits, _change(point.change)
 
 
-def _forgery(row: "Row") -> tuple[str, ...]:
+def _forgery(row: "CardRow") -> tuple[str, ...]:
     """The point at which the forger came farthest."""
     best = row.flipped or max(row.points, key=lambda point: point.matched or 0)
     bits = NONE if best.matched is None else f"{best.matched} of {best.bits}"
@@ -258,7 +258,7 @@ def _forgery(row: "Row") -> tuple[str, ...]:
     return row.label, strength, bits, needed, best.status, f"{best.seconds:.2f}"
 
 
-def _look(row: "Row") -> tuple[str, str]:
+def _look(row: "CardRow") -> tuple[str, str]:
     last = row.points[-1]
     seen = ", ".join(f"{name} {value:.4g}" for name, value in last.figures.items())
     return row.label, "; ".join(filter(None, (seen, last.note)))

@@ -9,7 +9,7 @@ from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
-    from neuralmark.marking.inspection import Comparison
+    from neuralmark.marking.inspection import BaseComparison
 
 
 @click.command("inspect")
@@ -119,7 +119,7 @@ def command(
         _against(found.base)
 
 
-def _against(found: "Comparison") -> None:
+def _against(found: "BaseComparison") -> None:
     seen = [f"{value:.3f} at strength {strength:g}" for strength, value in found.exposures]
     output.panel(
         f"against {found.base}",

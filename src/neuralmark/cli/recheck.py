@@ -9,7 +9,7 @@ from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
-    from neuralmark.marking.rechecking import Point, Recheck
+    from neuralmark.marking.rechecking import Recheck, RecheckPoint
 
 LONGEST = 60
 """Letters of a value that are shown; --json has all of it."""
@@ -77,7 +77,7 @@ def _show(result: "Recheck") -> None:
     output.panel(title, told, good=result.holds)
 
 
-def _now(point: "Point") -> str:
+def _now(point: "RecheckPoint") -> str:
     """What is found now, where it is something else."""
     return "the same" if point.now == point.then else _value(point.now)
 

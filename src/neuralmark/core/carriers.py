@@ -40,7 +40,7 @@ class Carriers:
     def of(cls, mark: Mark, total: int) -> "Carriers":
         """Carriers of this mark in `total` weights (all marked tensors laid end to end)."""
         p = mark.parameters
-        kind = Tiled if p.filter == TILED else Stream
+        kind = Tiled if p.filter == TILED else StreamCarriers
         return kind.under(mark.bits, p.rounds, total, len(mark.matrix), p.pooling)
 
     @classmethod
@@ -111,7 +111,7 @@ class Carriers:
 
 
 @dataclass(frozen=True, eq=False)
-class Stream(Carriers):
+class StreamCarriers(Carriers):
     """Carriers under a keystream that is grown from the watermark: no period, nothing to see.
 
     In each round the i-th survivor of the round before is kept where bit i of the keystream is 1.
@@ -124,7 +124,7 @@ class Stream(Carriers):
     @classmethod
     def under(
         cls, bits: Bits, rounds: int, total: int, pools: int, pooling: str = "strided"
-    ) -> "Stream":
+    ) -> "StreamCarriers":
         """Carriers under the keystream of this watermark."""
         packed = np.packbits(bits).tobytes()
         seed = b"neuralmark/filter/2" + enc(packed) + _u64(len(bits))

@@ -33,7 +33,7 @@ _SHORTEST = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FoundSteps:
     """Multiples that hold, and how often each is used."""
 
     multiples: Multiples
@@ -115,7 +115,7 @@ class _Test:
         return low, np.where(used, (sizes + half) / count, np.inf).min(axis=1)
 
 
-def find_steps(values: Values, row: int, mantissa: int, least: float) -> Found | None:
+def find_steps(values: Values, row: int, mantissa: int, least: float) -> FoundSteps | None:
     """The coarsest blocks (tensor, rows, groups) in which all values are multiples, if any."""
     test, size, gapped = _Test(mantissa, least), len(values), None
     parts = (block for block in (row, *_GROUPS) if block < size and not row % block)
@@ -179,7 +179,7 @@ def _fit(sizes: Float, test: _Test) -> tuple[int, float]:
 
 def _confirmed(
     values: Values, block: int, row: int, divisors: list[int], test: _Test
-) -> Found | None:
+) -> FoundSteps | None:
     """The steps of all blocks, if nearly all values are multiples of them."""
     whole = block == len(values)
     top = max(float(values.max()), -float(values.min()))
@@ -203,7 +203,7 @@ def _confirmed(
     steps = np.where(usable, _simplest(low, high), _NEVER)
     lows, highs = lows * usable, highs * usable
     kind = "row" if block == row else f"group-of-{block}"
-    return Found(
+    return FoundSteps(
         Multiples(block, steps, lows, highs, anchors, test.slack),
         np.arange(-_CAP - 1, _CAP + 2),
         np.sum([part.histogram for part in parts], axis=0),

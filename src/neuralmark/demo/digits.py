@@ -18,7 +18,7 @@ BATCH = 64
 
 
 @dataclass(frozen=True)
-class Digits:
+class DemoDigits:
     """Real images of 8 x 8 pixels, split once and for all."""
 
     train_x: torch.Tensor
@@ -27,14 +27,14 @@ class Digits:
     test_y: torch.Tensor
 
 
-def load() -> Digits:
+def load() -> DemoDigits:
     """Three quarters to train on, one quarter to test."""
     images, labels = load_digits(return_X_y=True)
     parts: list[Any] = train_test_split(
         images / 16.0, labels, test_size=0.25, random_state=0, stratify=labels
     )
     train_x, test_x, train_y, test_y = parts
-    return Digits(
+    return DemoDigits(
         torch.tensor(train_x, dtype=torch.float32),
         torch.tensor(train_y),
         torch.tensor(test_x, dtype=torch.float32),
@@ -58,7 +58,7 @@ def network() -> torch.nn.Module:
 
 
 @dataclass(frozen=True)
-class Epoch:
+class DemoEpoch:
     """How training stood after one epoch; loss and rate of the mark where there is one."""
 
     accuracy: float
@@ -71,13 +71,15 @@ class Run:
     """A finished training run."""
 
     state: dict[str, torch.Tensor]
-    history: tuple[Epoch, ...]
+    history: tuple[DemoEpoch, ...]
     moved: float
     """How far the weights moved, relative to where they began."""
     claim: Claim | None = None
 
 
-def train(digits: Digits, *, key: Key | None = None, mode: str = "gradient", seed: int = 0) -> Run:
+def train(
+    digits: DemoDigits, *, key: Key | None = None, mode: str = "gradient", seed: int = 0
+) -> Run:
     """Plain training, as any owner would do it; with a key, one line more."""
     torch.manual_seed(seed)
     model = network()
@@ -93,7 +95,7 @@ def train(digits: Digits, *, key: Key | None = None, mode: str = "gradient", see
             loss.backward()
             optimizer.step()
         reached = accuracy(model.state_dict(), digits)
-        history.append(Epoch(reached, mark.loss, mark.rate) if mark else Epoch(reached))
+        history.append(DemoEpoch(reached, mark.loss, mark.rate) if mark else DemoEpoch(reached))
     claim = None
     if mark is not None:
         claim = mark.claim()
@@ -106,7 +108,7 @@ def _flat(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
-def accuracy(state: dict[str, torch.Tensor], digits: Digits) -> float:
+def accuracy(state: dict[str, torch.Tensor], digits: DemoDigits) -> float:
     """Share of the test images that a network with these weights reads correctly."""
     model = network()
     model.load_state_dict({name: value.float() for name, value in state.items()})

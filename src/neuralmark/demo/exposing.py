@@ -15,7 +15,7 @@ def published_key() -> Key:
     return Key.new(Parameters(rounds=PUBLISHED_ROUNDS, filter=TILED), owner="NeuralMark demo")
 
 
-def expose(name: str, path: Path, claim: Claim, key: Key, data: digits.Digits) -> Exposed:
+def expose(name: str, path: Path, claim: Claim, key: Key, data: digits.DemoDigits) -> Exposed:
     """Launch `expose` on a marked file; it sees the file and the key's parameters, not the key."""
     state = digits.read(path)
     result = launch(get("expose")(), path, key, claim=claim)

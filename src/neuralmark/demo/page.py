@@ -9,7 +9,7 @@ from neuralmark.reports.render import page, svg
 
 
 @dataclass(frozen=True)
-class Row:
+class DemoRow:
     """One state of the network: its accuracy, and what was read from it."""
 
     name: str
@@ -66,7 +66,7 @@ class Exposed:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoOutcome:
     """Everything the demo measured."""
 
     strength: float
@@ -74,13 +74,13 @@ class Outcome:
     tensors: tuple[str, ...]
     verdict: Verdict
     foreign: Verdict
-    rows: tuple[Row, ...]
+    rows: tuple[DemoRow, ...]
     curves: tuple[Curve, ...]
     trained: tuple[Trained, ...]
     exposures: tuple[Exposed, ...]
 
 
-def demo_page(outcome: Outcome) -> str:
+def demo_page(outcome: DemoOutcome) -> str:
     """One self-contained page: the verdicts, what survives, and at what cost."""
     verdict, foreign = outcome.verdict, outcome.foreign
     figures = page.tiles(
@@ -117,7 +117,7 @@ def demo_page(outcome: Outcome) -> str:
     return page.page("NeuralMark demo", "\n".join(parts))
 
 
-def _training(outcome: Outcome) -> str:
+def _training(outcome: DemoOutcome) -> str:
     """Accuracy, embedding loss and rate over the epochs, and where the runs ended."""
     rows = [
         [
@@ -146,7 +146,7 @@ def _training(outcome: Outcome) -> str:
     )
 
 
-def _exposures(outcome: Outcome) -> str:
+def _exposures(outcome: DemoOutcome) -> str:
     """What `expose` left of the mark as published and of ours."""
     rows = [
         [
@@ -183,7 +183,7 @@ def _over_epochs(runs: Sequence[Trained], what: str, label: str) -> str:
     return page.figure(drawing, page.text(f"{label} after each epoch"))
 
 
-def _table(outcome: Outcome) -> str:
+def _table(outcome: DemoOutcome) -> str:
     bits = outcome.verdict.bits
     rows = [
         [
@@ -204,7 +204,7 @@ def _plot(curve: Curve, verdict: Verdict) -> str:
         (curve.label, "share"),
         f"Share of matched bits and test accuracy as {curve.label} grows",
         y_range=(0.0, 1.0),
-        levels=[svg.Mark(boundary, "verified above")],
+        levels=[svg.PlotMark(boundary, "verified above")],
     )
     return page.figure(drawing, "Each point is one damaged copy, saved and read back.")
 

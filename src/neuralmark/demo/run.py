@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neuralmark.demo import damage, digits, exposing
-from neuralmark.demo.page import Curve, Outcome, Row, Trained, demo_page
+from neuralmark.demo.page import Curve, DemoOutcome, DemoRow, Trained, demo_page
 from neuralmark.keys.key import Key
 from neuralmark.marking.embedding import claim_path, embed
 from neuralmark.marking.verification import verify
@@ -20,24 +20,24 @@ PRUNED_SHARES = (0.0, 0.2, 0.4, 0.5, 0.6, 0.8, 0.9)
 
 
 @dataclass(frozen=True)
-class Bench:
+class DemoBench:
     """A folder to work in, the data, the key and where its mark was put."""
 
     folder: Path
-    data: digits.Digits
+    data: digits.DemoDigits
     key: Key
     tensors: tuple[str, ...]
 
-    def measure(self, name: str, state: damage.State) -> tuple[Row, Verdict]:
+    def measure(self, name: str, state: damage.State) -> tuple[DemoRow, Verdict]:
         """Save damaged weights, read the mark back from the file, test the accuracy."""
         path = self.folder / "damaged.safetensors"
         digits.save(state, path)
         verdict = verify(path, self.key, tensors=self.tensors)
-        row = Row(name, digits.accuracy(state, self.data), verdict.matched, verdict.verified)
+        row = DemoRow(name, digits.accuracy(state, self.data), verdict.matched, verdict.verified)
         return row, verdict
 
 
-def run(folder: Path, say: Say) -> Outcome:
+def run(folder: Path, say: Say) -> DemoOutcome:
     """Run the demo in `folder` and write its files there; says what it does as it goes."""
     folder.mkdir(parents=True, exist_ok=True)
     original, marked = folder / "model.safetensors", folder / "marked.safetensors"
@@ -54,10 +54,10 @@ def run(folder: Path, say: Say) -> Outcome:
     embedding = embed(original, key, marked, strength=STRENGTH, overwrite=True)
     verdict, foreign = verify(marked, key), verify(marked, stranger)
 
-    bench = Bench(folder, data, key, embedding.tensors)
+    bench = DemoBench(folder, data, key, embedding.tensors)
     marked_state = digits.read(marked)
     rows = [
-        Row("unmarked", digits.accuracy(state, data), None, None),
+        DemoRow("unmarked", digits.accuracy(state, data), None, None),
         bench.measure("marked", marked_state)[0],
     ]
     for name, inflict in damage.NAMED.items():
@@ -85,7 +85,7 @@ def run(folder: Path, say: Say) -> Outcome:
             ("ours, written afterwards", marked, key),
         )
     )
-    outcome = Outcome(
+    outcome = DemoOutcome(
         embedding.strength,
         embedding.change_relative,
         embedding.tensors,
@@ -102,7 +102,7 @@ def run(folder: Path, say: Say) -> Outcome:
 
 
 def _train_marked(
-    folder: Path, data: digits.Digits, key: Key, mode: str, name: str = ""
+    folder: Path, data: digits.DemoDigits, key: Key, mode: str, name: str = ""
 ) -> Trained:
     run = digits.train(data, key=key, mode=mode)
     path = folder / f"trained-{name or mode}.safetensors"
@@ -114,7 +114,7 @@ def _train_marked(
 
 
 def _curve(
-    bench: Bench, state: damage.State, kind: str, label: str, levels: tuple[float, ...]
+    bench: DemoBench, state: damage.State, kind: str, label: str, levels: tuple[float, ...]
 ) -> Curve:
     inflict = damage.noise if kind == "noise" else damage.prune
     rows = [bench.measure(kind, inflict(level)(state))[0] for level in levels]

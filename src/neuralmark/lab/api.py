@@ -77,11 +77,11 @@ class Work:
 
     def _engine(self) -> Any:
         from neuralmark.lab.execution.engines import Local, Ray
-        from neuralmark.lab.execution.work import Bench, performer
+        from neuralmark.lab.execution.work import Workbench, performer
 
         for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(variable, "1")  # one thread per run: the runs share the cores
-        perform = performer(Bench(self.store, self.data, self.means.device))
+        perform = performer(Workbench(self.store, self.data, self.means.device))
         if self.means.engine == "ray":
             return Ray(perform, self.means.jobs, gpus=self.means.device != CPU)
         return Local(perform, self.means.jobs)

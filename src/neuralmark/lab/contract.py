@@ -14,10 +14,10 @@ from neuralmark.lab.execution.store import Row
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import (
     Assault,
-    Marking,
+    MarkingSpec,
     Spec,
     Training,
-    Tuning,
+    TuningSpec,
     Value,
     identity,
     settings,
@@ -132,7 +132,7 @@ class Experiment(ABC):
 
 def marking(
     scheme: str, preset: Preset, changes: Mapping[str, Any] | None = None
-) -> Marking | None:
+) -> MarkingSpec | None:
     """How a scheme's mark is trained in at this scale; None for Clean."""
     if scheme == "clean":
         return None
@@ -142,7 +142,7 @@ def marking(
     sizes: dict[str, Any] = dict(preset.key)
     if scheme != "neuralmark":  # the others have no pools and rounds of this kind
         sizes = {name: size for name, size in sizes.items() if name == "bits"}
-    return replace(Marking(scheme, strength=strength, **sizes), **(changes or {}))
+    return replace(MarkingSpec(scheme, strength=strength, **sizes), **(changes or {}))
 
 
 def training(
@@ -172,7 +172,7 @@ def training(
     )
 
 
-def _shared(mark: Marking | None, architecture: str) -> Marking | None:
+def _shared(mark: MarkingSpec | None, architecture: str) -> MarkingSpec | None:
     """The marking with its usual sizes left out, so that equal runs are the same run."""
     if mark is None or mark.scheme != "neuralmark":
         return mark
@@ -247,7 +247,7 @@ def percent(values: Sequence[float], digits: int = 2) -> str:
     return f"{mean:.{digits}f} ± {spread:.{digits}f}"
 
 
-def least(spec: Training | Tuning | Assault) -> float:
+def least(spec: Training | TuningSpec | Assault) -> float:
     """The detection rate that proves a run's mark; 1 for 128 bits or fewer, which prove nothing."""
     from neuralmark import zoo
 
@@ -258,7 +258,7 @@ def least(spec: Training | Tuning | Assault) -> float:
     return 1.0 if needed is None else needed / bits
 
 
-def kept(specs: Sequence[Training | Tuning | Assault], rates: Sequence[float]) -> bool:
+def kept(specs: Sequence[Training | TuningSpec | Assault], rates: Sequence[float]) -> bool:
     """Whether the mean rate of these runs proves their mark."""
     return sum(rates) / len(rates) >= least(specs[0]) - 1e-9
 

@@ -37,7 +37,7 @@ _STATES = ("optimizer", "scheduler", "scaler", "rng_state", "training_args")
 
 
 @dataclass(frozen=True)
-class Found:
+class OtherCopy:
     """A set of weights beside the one that is marked, and its tensors of the marked names."""
 
     name: str
@@ -71,7 +71,7 @@ def _unmarkable(file: Path, root: Path, why: str) -> OutputError:
     )
 
 
-def other_copies(source: Checkpoint, root: Path, marked: Sequence[Tensor]) -> list[Found]:
+def other_copies(source: Checkpoint, root: Path, marked: Sequence[Tensor]) -> list[OtherCopy]:
     """Other sets of weights in the file or folder that hold tensors of the marked names."""
     wanted = {tensor.entry for tensor in marked}
     own = {file.resolve() for file in source.files()}
@@ -87,7 +87,7 @@ def other_copies(source: Checkpoint, root: Path, marked: Sequence[Tensor]) -> li
         )
         if held:
             done |= {_span(checkpoint, tensor) for tensor in held}
-            found.append(Found(name, checkpoint, held, len(held) == len(wanted)))
+            found.append(OtherCopy(name, checkpoint, held, len(held) == len(wanted)))
     return found
 
 
@@ -106,7 +106,7 @@ def mark_copies(drafted: Draft, written: Checkpoint, root: Path) -> tuple[str, .
     return tuple(notes)
 
 
-def _mark(drafted: Draft, written: Checkpoint, copy: Found) -> None:
+def _mark(drafted: Draft, written: Checkpoint, copy: OtherCopy) -> None:
     unusable = next((tensor for tensor in copy.tensors if tensor.obstacle), None)
     if unusable is not None:
         raise OutputError(

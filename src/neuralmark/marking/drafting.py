@@ -33,7 +33,7 @@ from neuralmark.marking.coverage import require_readable
 from neuralmark.marking.hiding import LEAST_STRENGTH, exposed, hidden_strength
 from neuralmark.marking.placement import WIDE, Tensor, auto, catalogue, placement_of, select
 from neuralmark.marking.reading import Progress, Reading, require_carriers
-from neuralmark.marking.surveying import Base, Part, Piece, Survey, Values, pieces, survey
+from neuralmark.marking.surveying import Base, MarkedPart, Piece, Survey, Values, pieces, survey
 
 DEFAULT_STRENGTH = 2.0
 DEFAULT_BUDGET = 2.0
@@ -45,7 +45,7 @@ _BUDGET_TRIES = 12
 class Draft:
     """A mark computed for a checkpoint but not yet written: how far each pool's weights move."""
 
-    plan: "Plan"
+    plan: "MarkingPlan"
     survey: Survey
     solver: Solver
     strength: float
@@ -135,13 +135,13 @@ class Draft:
     def _exposure(self) -> float | None:
         return exposed(self.survey, self.shifts, self.plan.noise)
 
-    def _stretches(self, part: Part, shifts: Float) -> "Iterator[Stretch]":
+    def _stretches(self, part: MarkedPart, shifts: Float) -> "Iterator[Stretch]":
         """The tensor's carriers, stretch by stretch, as they are and as they will be."""
         for piece in pieces(self.checkpoint, part, self.plan.carriers, self.plan.base):
             new = _moved(self.plan, part, piece, shifts)
             yield Stretch(piece.raw, piece.at, piece.values, new, piece.first, new)
 
-    def _new_bytes(self, part: Part) -> Iterator[bytes]:
+    def _new_bytes(self, part: MarkedPart) -> Iterator[bytes]:
         dtype = part.tensor.info.dtype
         for stretch in self._stretches(part, self.shifts):
             raw = stretch.raw if stretch.raw.flags.writeable else stretch.raw.copy()
@@ -166,7 +166,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MarkingPlan:
     """What will be marked, before any weight is read."""
 
     checkpoint: Checkpoint
@@ -203,7 +203,7 @@ def plan(
     tensors: Sequence[str] | None = None,
     spread: str = WIDE,
     base: Checkpoint | None = None,
-) -> Plan:
+) -> MarkingPlan:
     """Choose the tensors and derive the mark; refuses whatever cannot work without reading."""
     if key.kind == "raw":
         raise ParameterError(
@@ -230,7 +230,7 @@ def plan(
     quantised = sum("dequantise" in (tensor.obstacle or "") for tensor in known)
     LeastChange(mark)  # refuses lengths that cannot be written
     noise = key.noise(placement)
-    return Plan(
+    return MarkingPlan(
         checkpoint,
         key,
         chosen,
@@ -245,7 +245,7 @@ def plan(
 
 
 def draft(
-    planned: Plan,
+    planned: MarkingPlan,
     *,
     strength: float | None = None,
     budget: float | None = None,
@@ -265,7 +265,7 @@ def draft(
     return drafted if strength is not None else _within_budget(drafted, budget)
 
 
-def require_room(planned: Plan, found: Survey) -> None:
+def require_room(planned: MarkingPlan, found: Survey) -> None:
     """Refuse tensors of which none can carry a mark, and named ones of which one cannot."""
     obstacles = {part.tensor.name: part.why for part in found.parts if part.grid is None}
     if obstacles and (planned.named or len(obstacles) == len(found.parts)):
@@ -291,7 +291,7 @@ def _within_budget(drafted: Draft, budget: float | None) -> Draft:
     )
 
 
-def _moved(planned: Plan, part: Part, piece: Piece, shifts: Float) -> Values:
+def _moved(planned: MarkingPlan, part: MarkedPart, piece: Piece, shifts: Float) -> Values:
     """The new values of a piece's carriers, on the tensor's grid."""
     if part.grid is None:
         return piece.values

@@ -35,7 +35,7 @@ from neuralmark.marking.copies import (
     refuse_unmarkable,
     unmarked_in,
 )
-from neuralmark.marking.drafting import Draft, Plan, check_effort, draft, plan
+from neuralmark.marking.drafting import Draft, MarkingPlan, check_effort, draft, plan
 from neuralmark.marking.judging import Looked, judge
 from neuralmark.marking.placement import MIN_PER_POOL, WIDE, listed
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, digest_of
@@ -199,7 +199,7 @@ def _claims_beside(model: Path) -> dict[str, Claim]:
     return found
 
 
-def _notes(model: Path, planned: Plan, *, named: bool) -> tuple[str, ...]:
+def _notes(model: Path, planned: MarkingPlan, *, named: bool) -> tuple[str, ...]:
     """What the owner should know of this mark before relying on it."""
     notes = []
     key = planned.key
@@ -351,7 +351,7 @@ def _write_in_place(drafted: Draft, model: Path, progress: Progress | None) -> E
     claim, claim_file = _draft_claim(drafted), _claim_file(root, drafted.key)
     others = other_copies(checkpoint, root, drafted.tensors)
     names = [tensor.info.name for tensor in drafted.tensors]
-    change = journal.Plan(checkpoint.in_place_ranges(names), claim_file, claim.to_json())
+    change = journal.JournalPlan(checkpoint.in_place_ranges(names), claim_file, claim.to_json())
     with journal.changing(root, change):
         checkpoint.apply(drafted.edits(), lambda file: file)
         verdict = _reread(drafted, model, str(root), progress)

@@ -18,14 +18,14 @@ from neuralmark.marking.drafting import plan
 from neuralmark.marking.hiding import HIDDEN, LEAST_STRENGTH, MERGED, explained, exposure_at
 from neuralmark.marking.placement import WIDE, Tensor, auto, catalogue, placement_of
 from neuralmark.marking.reading import Progress
-from neuralmark.marking.surveying import Part, Survey, look, survey
+from neuralmark.marking.surveying import MarkedPart, Survey, look, survey
 
 STRENGTHS = (0.5, 1.0, 2.0, 4.0)
 """Strengths at which a mark is held against a public base."""
 
 
 @dataclass(frozen=True)
-class Row:
+class InspectedTensor:
     """One tensor; carriers are exact with a key and expected without."""
 
     name: str
@@ -42,7 +42,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BaseComparison:
     """What somebody with the public base of a fine-tuned model would find of a mark."""
 
     base: str
@@ -85,13 +85,13 @@ class Inspection:
     parameters: Parameters
     strength: float
     exact: bool
-    rows: tuple[Row, ...]
+    rows: tuple[InspectedTensor, ...]
     auto: tuple[str, ...]
     why: str
     auto_carriers: int
     auto_weights_per_pool: float
     auto_cost_percent: float | None
-    base: "Comparison | None" = None
+    base: "BaseComparison | None" = None
 
     def to_dict(self) -> dict[str, Any]:
         """As `neuralmark inspect --json` prints it."""
@@ -166,7 +166,9 @@ def inspect(
     )
 
 
-def compare(checkpoint: Checkpoint, base: str | Path, key: Key, spread: str = WIDE) -> Comparison:
+def compare(
+    checkpoint: Checkpoint, base: str | Path, key: Key, spread: str = WIDE
+) -> BaseComparison:
     """Measure what a mark of this key would show to somebody who has the base."""
     planned = plan(checkpoint, key, None, spread, open_checkpoint(base))
     found = survey(checkpoint, planned.tensors, planned.carriers, base=planned.base)
@@ -179,7 +181,7 @@ def compare(checkpoint: Checkpoint, base: str | Path, key: Key, spread: str = WI
         seen = [(s, exposure_at(found, solver, s, planned.noise)) for s in STRENGTHS]
         advice = _advice(dict(seen), explained(found))
     unmoved = float(np.mean([update.unmoved for update in updates]))
-    return Comparison(str(base), ratio, unmoved, explained(found), tuple(seen), advice)
+    return BaseComparison(str(base), ratio, unmoved, explained(found), tuple(seen), advice)
 
 
 def _moved(found: Survey) -> float:
@@ -198,8 +200,11 @@ def _advice(seen: dict[float, float], low_rank: float) -> str:
 
 
 def _looked_at(
-    checkpoint: Checkpoint, tensors: Sequence[Tensor], rows: list[Row], progress: Progress | None
-) -> list[Row]:
+    checkpoint: Checkpoint,
+    tensors: Sequence[Tensor],
+    rows: list[InspectedTensor],
+    progress: Progress | None,
+) -> list[InspectedTensor]:
     """The rows, with what the weights of the chosen tensors show."""
     size, done, found = sum(row.size for row in rows if row.chosen), 0, []
     for tensor, row in zip(tensors, rows, strict=True):
@@ -207,7 +212,7 @@ def _looked_at(
             try:
                 part = look(checkpoint, tensor)
             except NonFiniteError as error:
-                part = Part(tensor, 0, None, 0.0, str(error))
+                part = MarkedPart(tensor, 0, None, 0.0, str(error))
             if part.grid is None:
                 row = replace(row, obstacle=part.why)
             else:
@@ -234,13 +239,15 @@ def unit_cost(parameters: Parameters, strength: float) -> float | None:
 
 def _row(
     tensor: Tensor, chosen: bool, parameters: Parameters, key: Key | None, unit: float | None
-) -> Row:
+) -> InspectedTensor:
     info = tensor.info
-    row = Row(tensor.name, info.dtype, info.shape, info.size, tensor.obstacle, chosen)
+    row = InspectedTensor(tensor.name, info.dtype, info.shape, info.size, tensor.obstacle, chosen)
     if tensor.obstacle is not None:
         return row
     carriers, per_pool, percent = _room((tensor,), parameters, key, unit)
-    return Row(row.name, row.dtype, row.shape, row.size, None, chosen, carriers, per_pool, percent)
+    return InspectedTensor(
+        row.name, row.dtype, row.shape, row.size, None, chosen, carriers, per_pool, percent
+    )
 
 
 def _room(

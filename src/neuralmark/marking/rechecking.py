@@ -17,7 +17,7 @@ _CLOSE = 1e-6
 
 
 @dataclass(frozen=True)
-class Point:
+class RecheckPoint:
     """One thing that the verdict says, and what is found now."""
 
     name: str
@@ -46,7 +46,7 @@ class Recheck:
     """
 
     verdict: Verdict
-    points: tuple[Point, ...]
+    points: tuple[RecheckPoint, ...]
     again: Verdict | None = None
     reason: str = ""
     version: str = __version__
@@ -57,7 +57,7 @@ class Recheck:
         return self.again is not None and not self.broken
 
     @property
-    def broken(self) -> tuple[Point, ...]:
+    def broken(self) -> tuple[RecheckPoint, ...]:
         """The points that speak against it."""
         return tuple(point for point in self.points if point.holds is False)
 
@@ -128,7 +128,7 @@ def not_found(verdict: Verdict, why: str) -> Recheck:
     """What is left to say where the model has no place for what the verdict read."""
     points = (
         _key(verdict, verdict.fingerprint),
-        Point("tensors", _tensors(verdict), None, holds=False),
+        RecheckPoint("tensors", _tensors(verdict), None, holds=False),
     )
     return Recheck(verdict, points, reason=why)
 
@@ -138,7 +138,7 @@ def compared(then: Verdict, now: Verdict, claim: Claim | None) -> Recheck:
     return Recheck(then, tuple(_points(then, now, claim)), now)
 
 
-def _points(then: Verdict, now: Verdict, claim: Claim | None) -> Iterator[Point]:
+def _points(then: Verdict, now: Verdict, claim: Claim | None) -> Iterator[RecheckPoint]:
     yield _key(then, now.fingerprint)
     yield _same("kind of key", then.key_kind, now.key_kind)
     yield _same("parameters", then.parameters.to_dict(), now.parameters.to_dict())
@@ -162,27 +162,27 @@ def _points(then: Verdict, now: Verdict, claim: Claim | None) -> Iterator[Point]
     yield _near("relative radius", then.certified_radius_relative, now.certified_radius_relative)
     yield _same("weights looked at", then.coverage.share, now.coverage.share)
     yield _same("status", then.status, now.status)
-    yield Point("reason", then.reason, now.reason, holds=None)
-    yield Point("library version", then.version, now.version, holds=None)
+    yield RecheckPoint("reason", then.reason, now.reason, holds=None)
+    yield RecheckPoint("library version", then.version, now.version, holds=None)
 
 
-def _key(then: Verdict, fingerprint: str) -> Point:
+def _key(then: Verdict, fingerprint: str) -> RecheckPoint:
     return _same("key", then.fingerprint, fingerprint)
 
 
-def _claim(then: Verdict, claim: Claim | None) -> Point:
+def _claim(then: Verdict, claim: Claim | None) -> RecheckPoint:
     """Without the claim itself its digest cannot be compared, only its placement be followed."""
     if claim is None:
-        return Point("claim", then.claim_digest, None, holds=None)
+        return RecheckPoint("claim", then.claim_digest, None, holds=None)
     return _same("claim", then.claim_digest, claim.digest)
 
 
-def _files(then: Digest, now: Digest) -> Point:
+def _files(then: Digest, now: Digest) -> RecheckPoint:
     """By content: a file may have another name by now. A live model has no files."""
     if then.files is None or now.files is None:
-        return Point("whole files", then.files, now.files, holds=None)
+        return RecheckPoint("whole files", then.files, now.files, holds=None)
     alike = sorted(then.files.values()) == sorted(now.files.values())
-    return Point("whole files", then.files, now.files, alike)
+    return RecheckPoint("whole files", then.files, now.files, alike)
 
 
 def _tensors(verdict: Verdict) -> list[list[Any]]:
@@ -197,11 +197,11 @@ def _gaps(verdict: Verdict) -> list[str]:
     return [gap.name for gap in verdict.missing]
 
 
-def _same(name: str, then: Any, now: Any) -> Point:
-    return Point(name, then, now, then == now)
+def _same(name: str, then: Any, now: Any) -> RecheckPoint:
+    return RecheckPoint(name, then, now, then == now)
 
 
-def _near(name: str, then: float | None, now: float | None) -> Point:
+def _near(name: str, then: float | None, now: float | None) -> RecheckPoint:
     if then is None or now is None:
         return _same(name, then, now)
-    return Point(name, then, now, math.isclose(then, now, rel_tol=_CLOSE, abs_tol=_CLOSE))
+    return RecheckPoint(name, then, now, math.isclose(then, now, rel_tol=_CLOSE, abs_tol=_CLOSE))

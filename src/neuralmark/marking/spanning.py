@@ -17,10 +17,10 @@ from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, decode
 from neuralmark.core.imprint import goal_of, least_helping
 from neuralmark.core.key import Float
 from neuralmark.errors import InfeasibleError, ParameterError
-from neuralmark.marking.drafting import DEFAULT_STRENGTH, Draft, Plan, Stretch, require_room
+from neuralmark.marking.drafting import DEFAULT_STRENGTH, Draft, MarkingPlan, Stretch, require_room
 from neuralmark.marking.hiding import LEAST_STRENGTH, explained
 from neuralmark.marking.reading import Progress
-from neuralmark.marking.surveying import Part, Survey, Values, survey
+from neuralmark.marking.surveying import MarkedPart, Survey, Values, survey
 
 ROOM = 0.25
 """How much of the adapter's own norm a mark may take by default."""
@@ -37,7 +37,7 @@ class Span:
     right: Values
 
     @classmethod
-    def of(cls, part: Part) -> "Span | None":
+    def of(cls, part: MarkedPart) -> "Span | None":
         """The directions that stand out of the rounding noise; None for an unchanged tensor."""
         if part.grid is None or part.update is None:
             return None
@@ -92,7 +92,7 @@ class SpanDraft(Draft):
     def _exposure(self) -> float | None:
         return None
 
-    def _stretches(self, part: Part, shifts: Float) -> Iterator[Stretch]:
+    def _stretches(self, part: MarkedPart, shifts: Float) -> Iterator[Stretch]:
         span = self.spans[self.survey.parts.index(part)]
         new = None if span is None else self._rewritten(part, span, shifts)
         offset, carriers = 0, self.plan.carriers
@@ -104,7 +104,7 @@ class SpanDraft(Draft):
             yield Stretch(raw, slice(None), old, some, first, some.take(at))
             offset += count
 
-    def _rewritten(self, part: Part, span: Span, shifts: Float) -> Values:
+    def _rewritten(self, part: MarkedPart, span: Span, shifts: Float) -> Values:
         """The base and the changed adapter, rounded as merging rounds."""
         assert self.plan.base is not None
         assert part.grid is not None
@@ -120,7 +120,7 @@ class SpanDraft(Draft):
 
 
 def draft_in_span(
-    planned: Plan, *, strength: float | None = None, progress: Progress | None = None
+    planned: MarkingPlan, *, strength: float | None = None, progress: Progress | None = None
 ) -> Draft:
     """Compute a mark inside the adapters' spans: strength 2, or what a quarter of them buys."""
     if planned.base is None:
@@ -166,7 +166,7 @@ def _affordable(solver: SpanSolver, found: Survey, spans: tuple[Span | None, ...
     return low
 
 
-def _gram(planned: Plan, found: Survey, spans: tuple[Span | None, ...]) -> Float:
+def _gram(planned: MarkingPlan, found: Survey, spans: tuple[Span | None, ...]) -> Float:
     """How much of each bit's half-space, and of two together, lies in the spans."""
     bits = planned.mark.matrix.shape[1]
     gram = np.zeros((bits, bits))
@@ -177,7 +177,7 @@ def _gram(planned: Plan, found: Survey, spans: tuple[Span | None, ...]) -> Float
     return gram / planned.carriers.per_pool**2
 
 
-def _through(planned: Plan, part: Part, span: Span) -> Values:
+def _through(planned: MarkingPlan, part: MarkedPart, span: Span) -> Values:
     """The half-spaces of all bits, row by row of the tensor, inside the span."""
     carriers, rank, width = planned.carriers, len(span.right), span.right.shape[1]
     first, at = carriers.between(part.start, part.start + len(span.left) * width)

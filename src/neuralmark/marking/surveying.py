@@ -38,7 +38,7 @@ _PIECE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class MarkedPart:
     """A tensor to be marked: where it begins, on which grid it lies, how far its weights move."""
 
     tensor: Tensor
@@ -89,7 +89,7 @@ class Survey:
     """What the tensors hold: their read-out, and what a shift of each pool costs."""
 
     reading: Reading
-    parts: tuple[Part, ...]
+    parts: tuple[MarkedPart, ...]
     sums: Float = field(repr=False)
     """For each pool, the reach of its weights that may move, added up."""
     squares: Float = field(repr=False)
@@ -141,7 +141,7 @@ def survey(
 ) -> Survey:
     """Read the tensors once, each as a whole: memory for a few copies of the largest."""
     pooled, sums, squares = (np.zeros(carriers.pools) for _ in range(3))
-    parts: list[Part] = []
+    parts: list[MarkedPart] = []
     samples: list[Sample] = []
     digests: dict[str, str] = {}
     start = done = 0
@@ -178,7 +178,7 @@ def survey(
 
 
 def movable(
-    part: Part, values: Values, places: Positions, base: Values | None
+    part: MarkedPart, values: Values, places: Positions, base: Values | None
 ) -> npt.NDArray[np.bool_]:
     """Which of these weights may move.
 
@@ -192,13 +192,13 @@ def movable(
     return free
 
 
-def look(checkpoint: Checkpoint, tensor: Tensor, base: Base | None = None) -> Part:
+def look(checkpoint: Checkpoint, tensor: Tensor, base: Base | None = None) -> MarkedPart:
     """The grid of one tensor, or why it would stay as it is."""
     return _part(tensor, 0, _whole(checkpoint, tensor)[0], base)[0]
 
 
 def pieces(
-    checkpoint: Checkpoint, part: Part, carriers: Carriers, base: Base | None = None
+    checkpoint: Checkpoint, part: MarkedPart, carriers: Carriers, base: Base | None = None
 ) -> Iterator[Piece]:
     """The tensor again, in pieces, with the carriers in each."""
     offset = 0
@@ -215,7 +215,7 @@ def pieces(
 
 def _part(
     tensor: Tensor, start: int, values: Values, base: Base | None
-) -> tuple[Part, Values | None]:
+) -> tuple[MarkedPart, Values | None]:
     """What is known of a tensor, and its difference to the base."""
     if not np.isfinite(values).all():
         raise NonFiniteError(f"{tensor.name!r} holds NaN or infinity; repair it before marking")
@@ -223,24 +223,26 @@ def _part(
     try:
         grid = find_grid(values, row, MANTISSA[tensor.info.dtype])
     except UnsuitableTensorError as error:
-        return Part(tensor, start, None, 0.0, str(error)), None
+        return MarkedPart(tensor, start, None, 0.0, str(error)), None
     size = math.sqrt(_energy(values) / max(len(values), 1))
     if base is None:
-        return Part(tensor, start, grid, size), None
+        return MarkedPart(tensor, start, grid, size), None
     public = base.values(tensor)
     if public is None:
-        return Part(tensor, start, None, 0.0, "the base has no tensor of this name and shape"), None
+        return MarkedPart(
+            tensor, start, None, 0.0, "the base has no tensor of this name and shape"
+        ), None
     difference = values - public.astype(values.dtype, copy=False)
     update = update_of(difference, max(len(values) // max(row, 1), 1))
     if update.size > _UNRELATED * size:
         why = "it has nothing in common with the base's: is that the base of this model?"
-        return Part(tensor, start, None, 0.0, why, update), None
+        return MarkedPart(tensor, start, None, 0.0, why, update), None
     if not update.residual:
-        return Part(tensor, start, None, 0.0, "it is the base's own", update), None
-    return Part(tensor, start, grid, update.residual, update=update), difference
+        return MarkedPart(tensor, start, None, 0.0, "it is the base's own", update), None
+    return MarkedPart(tensor, start, grid, update.residual, update=update), difference
 
 
-def _sampled(part: Part, values: Values, difference: Values, count: int) -> Sample:
+def _sampled(part: MarkedPart, values: Values, difference: Values, count: int) -> Sample:
     """Some of the weights; which of them are carriers is not known yet."""
     assert part.update is not None
     rng = np.random.default_rng(0)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
-from neuralmark.attacks.engine.card import Card, Point, Row
+from neuralmark.attacks.engine.card import Card, CardPoint, CardRow
 from neuralmark.reports.render.page import (
     code,
     facts,
@@ -104,7 +104,7 @@ def _table(card: Card) -> str:
     return section("At which strength the verdict flips", paragraphs(words) + table(head, rows))
 
 
-def _together(rows: Sequence[Row]) -> tuple[str, ...]:
+def _together(rows: Sequence[CardRow]) -> tuple[str, ...]:
     """One line for all kinds that are survived; the numbers are those of the worst."""
     points = [row.points[0] for row in rows]
     fewest = min(points, key=lambda point: point.matched or 0)
@@ -121,11 +121,11 @@ def _together(rows: Sequence[Row]) -> tuple[str, ...]:
     )
 
 
-def _explained(row: Row) -> str:
+def _explained(row: CardRow) -> str:
     return f'<br><small class="soft">strength: {text(row.unit)}</small>' if row.unit else ""
 
 
-def _line(row: Row, *, first: bool) -> tuple[str, ...]:
+def _line(row: CardRow, *, first: bool) -> tuple[str, ...]:
     name = f"<strong>{text(row.attack)}</strong>" if first else text(row.attack)
     label = f"{name} {text(row.variant)}" if row.variant else name
     label += _explained(row) if first else ""
@@ -141,7 +141,7 @@ def _line(row: Row, *, first: bool) -> tuple[str, ...]:
     )
 
 
-def _survives(row: Row, point: Point) -> str:
+def _survives(row: CardRow, point: CardPoint) -> str:
     shown = strength_of(row, point)
     return f"all, up to {shown}" if row.flipped is None and len(row.points) > 1 else shown
 

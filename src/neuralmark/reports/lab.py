@@ -27,7 +27,7 @@ FLAG = "≠"
 
 
 @dataclass(frozen=True)
-class Part:
+class ReportPart:
     """An experiment in the report: what its rows became, and how many there are."""
 
     experiment: Experiment
@@ -83,13 +83,13 @@ def _all(preset: Preset) -> list[Spec]:
     )
 
 
-def part(experiment: Experiment, preset: Preset, results: Results) -> Part:
+def part(experiment: Experiment, preset: Preset, results: Results) -> ReportPart:
     """An experiment with its tables, figures and counts."""
     specs = _once(experiment.runs(preset))
     rows = results.of(specs)
     seconds = sum(float(row.get("seconds") or 0.0) for row in rows)
     tables, figures = made(experiment, preset, results)
-    return Part(experiment, tables, figures, len(specs), len(rows), seconds)
+    return ReportPart(experiment, tables, figures, len(specs), len(rows), seconds)
 
 
 def _once(specs: Iterable[Spec]) -> list[Spec]:
@@ -131,7 +131,9 @@ def _filled(table: Table) -> bool:
     )
 
 
-def introduction(preset: Preset, rows: Sequence[Row], parts: Sequence[Part] = ()) -> list[str]:
+def introduction(
+    preset: Preset, rows: Sequence[Row], parts: Sequence[ReportPart] = ()
+) -> list[str]:
     """What was run, at what scale, and what that means."""
     wanted = _all(preset)
     own = Results(rows).of(wanted)
@@ -168,7 +170,7 @@ def introduction(preset: Preset, rows: Sequence[Row], parts: Sequence[Part] = ()
     return said
 
 
-def agreement(parts: Sequence[Part]) -> str:
+def agreement(parts: Sequence[ReportPart]) -> str:
     """How many cells stand beside a value of the paper's, and how many contradict it."""
     beside, against = 0, {}
     for each in parts:
@@ -222,13 +224,13 @@ def command(experiment: Experiment, preset: Preset) -> str:
     return f"neuralmark lab run {experiment.name} --preset {scale}{' --data DIR' if stored else ''}"
 
 
-def counts(each: Part) -> str:
+def counts(each: ReportPart) -> str:
     """How much of an experiment was run, and what it took."""
     return f"{each.done} of {each.runs} runs of its own, {duration(each.seconds)} by the clock"
 
 
 def html(
-    preset: Preset, rows: Sequence[Row], parts: Sequence[Part], drawings: dict[str, str]
+    preset: Preset, rows: Sequence[Row], parts: Sequence[ReportPart], drawings: dict[str, str]
 ) -> str:
     """The page."""
     title = f"NeuralMark lab: {preset.name}"
@@ -254,7 +256,7 @@ def html(
     return page(title, inner)
 
 
-def _html_part(preset: Preset, each: Part, drawings: dict[str, str]) -> str:
+def _html_part(preset: Preset, each: ReportPart, drawings: dict[str, str]) -> str:
     experiment = each.experiment
     ours = experiment.paper.startswith("ours")
     where = experiment.paper if ours else f"in the paper: {experiment.paper}"
@@ -281,7 +283,7 @@ def caption(figure: Figure) -> str:
     return f"{figure.title}: {figure.y} over {figure.x}{note}."
 
 
-def left_out(parts: Sequence[Part]) -> tuple[list[Experiment], list[Experiment]]:
+def left_out(parts: Sequence[ReportPart]) -> tuple[list[Experiment], list[Experiment]]:
     """Experiments that were not run, and those that have no runs at this scale."""
     empty = [each for each in parts if not each.shown]
     return (
@@ -313,7 +315,7 @@ def _html_cell(cell: Cell | str) -> str:
     return text(cell.ours) + flag + theirs
 
 
-def markdown(preset: Preset, rows: Sequence[Row], parts: Sequence[Part]) -> str:
+def markdown(preset: Preset, rows: Sequence[Row], parts: Sequence[ReportPart]) -> str:
     """The same as Markdown."""
     lines = [f"# NeuralMark lab: {preset.name}", ""]
     for said in introduction(preset, rows, parts):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from neuralmark.attacks.engine.card import Point, Row
+from neuralmark.attacks.engine.card import CardPoint, CardRow
 from neuralmark.reports.render import svg
 from neuralmark.reports.render.page import figure, folded, number, paragraphs, table, text
 
@@ -29,22 +29,22 @@ _WORDS = {
 }
 
 
-def are_kinds(sweeps: Sequence[Row]) -> bool:
+def are_kinds(sweeps: Sequence[CardRow]) -> bool:
     """Whether the variants of an attack are many and of one strength each."""
     return len(sweeps) > MANY and all(len(row.points) == 1 for row in sweeps)
 
 
-def strength_of(row: Row, point: Point) -> str:
+def strength_of(row: CardRow, point: CardPoint) -> str:
     """A strength in digits; an attack without a dial is done or not."""
     return number(float(f"{point.strength:.4g}")) if row.dial else "yes"
 
 
-def bits_of(point: Point) -> str:
+def bits_of(point: CardPoint) -> str:
     """Matching bits, if any can be read."""
     return "cannot be read" if point.matched is None else f"{point.matched:,}"
 
 
-def change_of(point: Point) -> str:
+def change_of(point: CardPoint) -> str:
     """Relative change of the weights."""
     if point.change is None:
         return "other shapes"
@@ -54,7 +54,7 @@ def change_of(point: Point) -> str:
     return f"{percent:.2g}\u00a0%" if percent < 10 else f"{percent:.0f}\u00a0%"
 
 
-def picture_of(name: str, sweeps: Sequence[Row], total: int, boundary: int | None) -> str:
+def picture_of(name: str, sweeps: Sequence[CardRow], total: int, boundary: int | None) -> str:
     """A plot of all variants of an attack, with what is needed of `total` bits, and its numbers."""
     first = sweeps[0]
     title = paragraphs(f"<strong>{text(name)}</strong>: {text(first.summary)}")
@@ -62,9 +62,9 @@ def picture_of(name: str, sweeps: Sequence[Row], total: int, boundary: int | Non
     notes = {point.note for row in sweeps for point in row.points if point.note}
     if len(notes) <= FEW:
         caption += "".join(f" Note: {text(note)}." for note in sorted(notes))
-    marks = [svg.Mark(total / 2, "by luck")]
+    marks = [svg.PlotMark(total / 2, "by luck")]
     if boundary is not None:
-        marks.append(svg.Mark(boundary, f"needed: {boundary:,}"))
+        marks.append(svg.PlotMark(boundary, f"needed: {boundary:,}"))
     said = f"{name}: " + "; ".join(map(_told, sweeps))
     if not first.dial:
         drawn = "".join(_meter(row, total, marks) for row in sweeps)
@@ -83,32 +83,32 @@ def picture_of(name: str, sweeps: Sequence[Row], total: int, boundary: int | Non
     return title + figure(drawn, caption, wide=True) + _numbers(name, sweeps)
 
 
-def _axis(row: Row, scale: "_Scale") -> str:
+def _axis(row: CardRow, scale: "_Scale") -> str:
     """What the strength counts, as far as it fits."""
     short = row.unit.split(";")[0]
     short = short if len(short) <= LONGEST else f"strength: {row.dial}"
     return f"{short} (logarithmic)" if scale.logarithmic else short
 
 
-def _series(sweeps: Sequence[Row], scale: "_Scale") -> list[svg.Series]:
+def _series(sweeps: Sequence[CardRow], scale: "_Scale") -> list[svg.Series]:
     if are_kinds(sweeps):
         points = [point for row in sweeps for point in row.points]
         return [svg.Series(f"{len(sweeps)} kinds, listed below", scale.places(points))]
     return [svg.Series(row.variant or row.attack, scale.places(row.points)) for row in sweeps]
 
 
-def _meter(row: Row, total: int, marks: Sequence[svg.Mark]) -> str:
+def _meter(row: CardRow, total: int, marks: Sequence[svg.PlotMark]) -> str:
     """A bar for an attack that has no strength."""
     point = row.points[0]
     words = "cannot be read" if point.matched is None else f"{point.matched:,}"
-    value = svg.Mark(point.matched or 0, f"{row.variant or row.attack}: {words}")
+    value = svg.PlotMark(point.matched or 0, f"{row.variant or row.attack}: {words}")
     return svg.meter(value, total, marks, 0 if point.held else 1, _told(row))
 
 
 class _Scale:
     """Strengths as places on the x axis, weak ones left, logarithmic where they range widely."""
 
-    def __init__(self, sweeps: Sequence[Row]) -> None:
+    def __init__(self, sweeps: Sequence[CardRow]) -> None:
         self._points = [point for row in sweeps for point in row.points]
         strengths = [point.strength for point in self._points]
         low, high = min(strengths), max(strengths)
@@ -123,23 +123,23 @@ class _Scale:
         """Where a strength lies."""
         return self._sign * (math.log10(strength) if self.logarithmic else strength)
 
-    def places(self, points: Iterable[Point]) -> list[tuple[float, float]]:
+    def places(self, points: Iterable[CardPoint]) -> list[tuple[float, float]]:
         """Places and matching bits, from left to right; what cannot be read has no bits."""
         return sorted((self.place(point.strength), float(point.matched or 0)) for point in points)
 
-    def ticks(self) -> list[svg.Mark]:
+    def ticks(self) -> list[svg.PlotMark]:
         """The strengths that were tried, as far as their labels do not overlap."""
         strengths = sorted({point.strength for point in self._points}, key=self.place)
         width = (self.place(strengths[-1]) - self.place(strengths[0])) or 1.0
-        shown: list[svg.Mark] = []
+        shown: list[svg.PlotMark] = []
         for strength in strengths:
             at = self.place(strength)
             if not shown or at - shown[-1].at >= NARROW * width:
-                shown.append(svg.Mark(at, number(float(f"{strength:.3g}"))))
+                shown.append(svg.PlotMark(at, number(float(f"{strength:.3g}"))))
         return shown
 
 
-def _numbers(name: str, sweeps: Sequence[Row]) -> str:
+def _numbers(name: str, sweeps: Sequence[CardRow]) -> str:
     """All points of an attack, folded."""
     noted = any(point.note for row in sweeps for point in row.points)
     head = ("Variant", "Strength", "Matching bits", "Verdict", *(("Note",) * noted), "Change")
@@ -159,12 +159,12 @@ def _numbers(name: str, sweeps: Sequence[Row]) -> str:
     return f'<div class="screen">{folded(f"{name}: all numbers", whole)}</div>'
 
 
-def by_attack(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
+def by_attack(rows: Iterable[CardRow]) -> list[tuple[str, list[CardRow]]]:
     """The sweeps of each attack, in order."""
     return [(name, list(sweeps)) for name, sweeps in groupby(rows, key=lambda row: row.attack)]
 
 
-def _told(row: Row) -> str:
+def _told(row: CardRow) -> str:
     """A sweep in words, for those who cannot see the picture."""
     if row.flipped is None:
         return f"{row.label} survives all strengths tried"

@@ -153,10 +153,10 @@ def _finding(verdict: Verdict | PublicVerdict, label: str) -> str:
         ("Chance of error", *chance),
         ("Trials", f"{verdict.trials:,}", "one look" if verdict.trials == 1 else "ways of looking"),
     )
-    marks = [svg.Mark(bits / 2, f"by luck: about {number(bits / 2)}")]
+    marks = [svg.PlotMark(bits / 2, f"by luck: about {number(bits / 2)}")]
     if boundary is not None:
-        marks.append(svg.Mark(boundary, f"needed: {boundary:,}"))
-    found = svg.Mark(verdict.matched, f"found: {verdict.matched:,}")
+        marks.append(svg.PlotMark(boundary, f"needed: {boundary:,}"))
+    found = svg.PlotMark(verdict.matched, f"found: {verdict.matched:,}")
     said = f"{verdict.matched} of {bits} bits match; needed: {needed}; luck gives {bits / 2:g}"
     drawn = svg.meter(found, bits, marks, _HEADLINES[verdict.status][1], said)
     words = paragraphs(_chance(verdict), _boundary(verdict), _trials(verdict))

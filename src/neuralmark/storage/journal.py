@@ -30,7 +30,7 @@ _DIGEST = 32
 
 
 @dataclass(frozen=True)
-class Plan:
+class JournalPlan:
     """What an in-place change will touch, and the claim that belongs to its result."""
 
     ranges: list[tuple[Path, int, int]]
@@ -88,7 +88,7 @@ def recover(path: Path) -> str | None:
 
 
 @contextmanager
-def changing(path: Path, plan: Plan) -> Iterator[None]:
+def changing(path: Path, plan: JournalPlan) -> Iterator[None]:
     """Change the planned ranges inside this block; a failure restores the old bytes.
 
     The caller holds the checkpoint with `exclusive`.
@@ -136,7 +136,7 @@ def _complete(journal: Path, claim_file: Path, claim: str) -> None:
     files.sync(journal.parent)
 
 
-def _require_writable(plan: Plan) -> None:
+def _require_writable(plan: JournalPlan) -> None:
     """Fail before there is a journal rather than after."""
     for file in {file for file, _, _ in plan.ranges}:
         if file.is_symlink():
@@ -147,7 +147,7 @@ def _require_writable(plan: Plan) -> None:
         file.open("r+b").close()
 
 
-def _write(draft: Path, plan: Plan) -> None:
+def _write(draft: Path, plan: JournalPlan) -> None:
     header = canonical_json(
         {
             "ranges": [[file.name, offset, length] for file, offset, length in plan.ranges],
@@ -165,7 +165,7 @@ def _write(draft: Path, plan: Plan) -> None:
         os.fsync(out.fileno())
 
 
-def _parts(header: bytes, plan: Plan) -> Iterator[bytes]:
+def _parts(header: bytes, plan: JournalPlan) -> Iterator[bytes]:
     yield MAGIC + enc(header)
     for file, offset, length in plan.ranges:
         with file.open("rb") as source:

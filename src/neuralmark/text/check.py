@@ -26,7 +26,7 @@ DECIMALS = 4
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ScoreComparison:
     """One score of one corpus, theirs and ours."""
 
     corpus: str
@@ -40,7 +40,7 @@ class Comparison:
         return f"{self.ours:.{DECIMALS}f}" == f"{self.expected:.{DECIMALS}f}"
 
 
-def compare(folder: Path) -> list[Comparison]:
+def compare(folder: Path) -> list[ScoreComparison]:
     """Every score that the folder expects, beside ours."""
     found = []
     for corpus, expected in _expected(folder).items():
@@ -50,7 +50,7 @@ def compare(folder: Path) -> list[Comparison]:
             if metric not in METRICS:
                 raise InputError(f"{folder} expects {metric!r}: known are {', '.join(METRICS)}")
             ours = METRICS[metric](hypotheses, references)
-            found.append(Comparison(corpus, metric, value, ours))
+            found.append(ScoreComparison(corpus, metric, value, ours))
     return found
 
 
@@ -65,7 +65,7 @@ def groups(path: Path) -> list[list[str]]:
     return found if found[-1] else found[:-1]
 
 
-def table(found: Sequence[Comparison]) -> str:
+def table(found: Sequence[ScoreComparison]) -> str:
     """As text, a line a score."""
     lines = [f"{'corpus':12} {'metric':8} {'expected':>10} {'ours':>14}"]
     for row in found:

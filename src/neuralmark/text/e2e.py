@@ -31,7 +31,7 @@ _MEANING = re.compile(rf"\s*{_ATTRIBUTE}(?:\s*,\s*{_ATTRIBUTE})*\s*")
 
 
 @dataclass(frozen=True)
-class Row:
+class E2ERow:
     """One line of the data."""
 
     meaning: str
@@ -40,12 +40,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Split:
+class E2ESplit:
     """The rows of one file, and which file it was."""
 
     name: str
     path: Path
-    rows: tuple[Row, ...]
+    rows: tuple[E2ERow, ...]
     digest: str
     """SHA-256 of the file."""
 
@@ -63,14 +63,14 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Case:
+class E2ECase:
     """A meaning to put into words, and all the ways people did."""
 
     meaning: str
     references: tuple[str, ...]
 
 
-def load(folder: Path | str, split: str) -> Split:
+def load(folder: Path | str, split: str) -> E2ESplit:
     """The rows of `train`, `dev` or `test`, from a folder that holds the published CSV files."""
     if split not in FILES:
         raise ParameterError(f"E2E has {', '.join(FILES)}, not {split!r}")
@@ -84,7 +84,7 @@ def load(folder: Path | str, split: str) -> Split:
         raise DamagedDataSetError(f"{path} is not UTF-8: fetch it again from {ARCHIVE}") from None
     if not rows:
         raise DamagedDataSetError(f"{path} has no rows: fetch it again from {ARCHIVE}")
-    return Split(split, path, rows, hashlib.sha256(content).hexdigest())
+    return E2ESplit(split, path, rows, hashlib.sha256(content).hexdigest())
 
 
 def find(folder: Path, file: str) -> Path:
@@ -103,7 +103,7 @@ def find(folder: Path, file: str) -> Path:
     )
 
 
-def group(rows: Sequence[Row]) -> tuple[Case, ...]:
+def group(rows: Sequence[E2ERow]) -> tuple[E2ECase, ...]:
     """The rows of each meaning together, in the order the meanings first appear.
 
     This is how the official scorer reads testset_w_refs.csv: 4,693 rows, 630 meanings.
@@ -111,7 +111,7 @@ def group(rows: Sequence[Row]) -> tuple[Case, ...]:
     found: dict[str, list[str]] = {}
     for row in rows:
         found.setdefault(row.meaning, []).append(row.reference)
-    return tuple(Case(meaning, tuple(several)) for meaning, several in found.items())
+    return tuple(E2ECase(meaning, tuple(several)) for meaning, several in found.items())
 
 
 def linearise(meaning: str) -> str:
@@ -129,7 +129,7 @@ def linearise(meaning: str) -> str:
     return " | ".join(f"{NAMES.get(name, name)} : {value}" for name, value in pairs)
 
 
-def _rows(path: Path, text: str) -> list[Row]:
+def _rows(path: Path, text: str) -> list[E2ERow]:
     """Every row, checked: a short line or a meaning that is none means a damaged file."""
     try:
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -146,7 +146,7 @@ def _rows(path: Path, text: str) -> list[Row]:
             good = len(cells) == len(header) and cells[1].strip() and _MEANING.fullmatch(cells[0])
             if not good:
                 raise csv.Error("not a meaning and a sentence")
-            rows.append(Row(cells[0].strip(), " ".join(cells[1].split())))
+            rows.append(E2ERow(cells[0].strip(), " ".join(cells[1].split())))
         return rows
     except csv.Error as error:
         raise DamagedDataSetError(

@@ -6,7 +6,7 @@ from typing import Any
 
 from neuralmark.errors import ParameterError
 from neuralmark.text._extras import hugging_face
-from neuralmark.text.e2e import Row, group, linearise
+from neuralmark.text.e2e import E2ERow, group, linearise
 from neuralmark.text.gpt2 import prompt
 from neuralmark.text.metrics import Scores, score
 
@@ -36,7 +36,7 @@ class Assessment:
 
 
 def assess(
-    model: Any, tokenizer: Any, rows: Sequence[Row], search: Search | None = None
+    model: Any, tokenizer: Any, rows: Sequence[E2ERow], search: Search | None = None
 ) -> Assessment:
     """Put every meaning among the rows into words and score them against all its references."""
     cases = group(rows)

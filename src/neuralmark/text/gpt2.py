@@ -7,7 +7,7 @@ from typing import Any
 
 from neuralmark.errors import CheckpointError, ParameterError
 from neuralmark.text._extras import hugging_face, need
-from neuralmark.text.e2e import Row, linearise
+from neuralmark.text.e2e import E2ERow, linearise
 
 HUB = {"gpt2-s": "gpt2", "gpt2-m": "gpt2-medium"}
 """Names of the paper, and what the hub calls them."""
@@ -53,7 +53,7 @@ def folder_of(source: Path | str, files: Sequence[str]) -> Path:
     return folder
 
 
-def learnt_tokenizer(rows: Sequence[Row], size: int) -> Any:
+def learnt_tokenizer(rows: Sequence[E2ERow], size: int) -> Any:
     """Byte-pair tokens as GPT-2's, learnt from these rows: a small vocabulary for a tiny model."""
     least = 257  # every byte, and the end of text
     if size < least:
@@ -144,7 +144,7 @@ def prompt(tokenizer: Any, context: str) -> list[int]:
     return [*tokenizer(context)["input_ids"], tokenizer.eos_token_id]
 
 
-def encode(tokenizer: Any, rows: Sequence[Row], length: int) -> list[Example]:
+def encode(tokenizer: Any, rows: Sequence[E2ERow], length: int) -> list[Example]:
     """Context, end of text, sentence, end of text, as in the LoRA paper; at most `length` tokens.
 
     Only the sentence and its end are learnt.

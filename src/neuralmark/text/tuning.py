@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from neuralmark.errors import ParameterError
 from neuralmark.keys.key import Key
 from neuralmark.records import Claim
-from neuralmark.text.e2e import Row
+from neuralmark.text.e2e import E2ERow
 from neuralmark.text.gpt2 import Example, encode
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Marking:
+class TextMarking:
     """A key to train in, and how; as `neuralmark.attach` takes it."""
 
     key: Key
@@ -67,7 +67,7 @@ class Marking:
 
 
 @dataclass(frozen=True)
-class Epoch:
+class TuningEpoch:
     """How training stood after an epoch."""
 
     loss: float
@@ -79,10 +79,10 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class FinishedTuning:
     """A finished training; the model was changed in place."""
 
-    history: tuple[Epoch, ...]
+    history: tuple[TuningEpoch, ...]
     steps: int
     claim: Claim | None = None
 
@@ -93,21 +93,21 @@ class Listener:
     def step(self, done: int, total: int, loss: float) -> None:
         """After every step."""
 
-    def epoch(self, epoch: Epoch, snapshot: Callable[[], Snapshot]) -> None:
+    def epoch(self, epoch: TuningEpoch, snapshot: Callable[[], Snapshot]) -> None:
         """After every epoch; call `snapshot` for what `resume` takes."""
 
 
 def train(
     model: Any,
     tokenizer: Any,
-    rows: Sequence[Row],
+    rows: Sequence[E2ERow],
     schedule: Schedule | None = None,
     *,
-    mark: Marking | None = None,
+    mark: TextMarking | None = None,
     seed: int = 0,
     resume: Snapshot | None = None,
     listener: Listener | None = None,
-) -> Tuning:
+) -> FinishedTuning:
     """Train whatever is not frozen. The same seed gives the same weights, resumed or not."""
     import torch
 
@@ -129,10 +129,10 @@ def train(
         model.eval()
         if handle is not None:
             handle.detach()
-    return Tuning(tuple(run.history), run.step, claim)
+    return FinishedTuning(tuple(run.history), run.step, claim)
 
 
-def mean_loss(model: Any, tokenizer: Any, rows: Sequence[Row], *, batch: int = 8) -> float:
+def mean_loss(model: Any, tokenizer: Any, rows: Sequence[E2ERow], *, batch: int = 8) -> float:
     """Mean negative log-likelihood of a token of the sentences, in nats, without smoothing."""
     import torch
 
@@ -151,7 +151,9 @@ def mean_loss(model: Any, tokenizer: Any, rows: Sequence[Row], *, batch: int = 8
 class _Run:
     """What a training changes as it goes."""
 
-    def __init__(self, model: Any, tokenizer: Any, rows: Sequence[Row], schedule: Schedule) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, rows: Sequence[E2ERow], schedule: Schedule
+    ) -> None:
         import torch
 
         self.model, self.schedule = model, schedule
@@ -165,11 +167,11 @@ class _Run:
             self.trained.values(), lr=schedule.rate, weight_decay=schedule.decay
         )
         self.handle: LiveMark | None = None
-        self.history: list[Epoch] = []
+        self.history: list[TuningEpoch] = []
         self.step = 0
         self.steps = schedule.epochs * -(-len(rows) // schedule.batch)
 
-    def attach(self, mark: Marking) -> "LiveMark":
+    def attach(self, mark: TextMarking) -> "LiveMark":
         from neuralmark.training.attach import attach
 
         self.handle = attach(
@@ -183,7 +185,7 @@ class _Run:
         )
         return self.handle
 
-    def epoch(self, heard: Listener) -> Epoch:
+    def epoch(self, heard: Listener) -> TuningEpoch:
         """One pass over the rows, in an order drawn from torch's generator."""
         import torch
 
@@ -202,7 +204,7 @@ class _Run:
             heard.step(self.step, self.steps, losses[-1])
         mean, seconds = sum(losses) / len(losses), time.perf_counter() - began
         now = None if self.handle is None else self.handle.measure()
-        found = Epoch(mean, seconds, *((now.rate, now.loss) if now else ()))
+        found = TuningEpoch(mean, seconds, *((now.rate, now.loss) if now else ()))
         self.history.append(found)
         return found
 
@@ -243,7 +245,7 @@ class _Run:
         if self.handle is not None:
             self.handle.load_state_dict(saved["mark"])
         self.step = int(saved["step"])
-        self.history = [Epoch(**epoch) for epoch in saved["history"]]
+        self.history = [TuningEpoch(**epoch) for epoch in saved["history"]]
 
 
 def _positions(model: Any) -> int:

@@ -24,7 +24,7 @@ from neuralmark.training.layout import require_agreement
 from neuralmark.training.live import LiveModel, sources_of
 from neuralmark.training.masters import adopt
 from neuralmark.training.site import MODES, USUAL, Settings, Site
-from neuralmark.training.sources import SPARSE, Direct, Source
+from neuralmark.training.sources import SPARSE, Direct, WeightSource
 from neuralmark.training.watch import register, warn_of_averages, watch_others
 
 TARGETS = ("weights", "lora-delta")
@@ -157,7 +157,7 @@ def locate(
     return Site(live, key, placement, mark, carriers, sources, _owners(live, chosen))
 
 
-def _warn_of_adapters(model: torch.nn.Module, sources: Sequence[Source]) -> None:
+def _warn_of_adapters(model: torch.nn.Module, sources: Sequence[WeightSource]) -> None:
     """Adapters are saved without the frozen weights below them, and so without this mark."""
     if not any(hasattr(module, "peft_config") for module in model.modules()):
         return

@@ -15,7 +15,7 @@ from neuralmark.core.grid import Grid
 from neuralmark.core.grid_finding import find_grid
 from neuralmark.errors import NonFiniteError, UnsuitableTensorError
 from neuralmark.training.layout import add_up, local
-from neuralmark.training.sources import Direct, Source
+from neuralmark.training.sources import Direct, WeightSource
 
 _MANTISSA = {
     torch.float64: 52,
@@ -53,7 +53,7 @@ class Field:
         return self.grid is None and not self.why
 
     def moved(
-        self, source: Source, values: torch.Tensor, change: torch.Tensor, step: int
+        self, source: WeightSource, values: torch.Tensor, change: torch.Tensor, step: int
     ) -> torch.Tensor:
         """The values and their change, on the grid; each step of a training dithers anew."""
         if self.why:
@@ -70,7 +70,7 @@ class Field:
         )
         return moved
 
-    def free(self, source: Source, values: torch.Tensor) -> float:
+    def free(self, source: WeightSource, values: torch.Tensor) -> float:
         """The share of the carriers that may move."""
         if self.why:
             return 0.0
@@ -78,18 +78,18 @@ class Field:
             return 1.0
         return float(self.grid.movable(values, self._at(source)).double().mean())
 
-    def effort(self, source: Source, values: torch.Tensor) -> float:
+    def effort(self, source: WeightSource, values: torch.Tensor) -> float:
         """The squared norm of the change that a shift of 1 takes."""
         share = self.free(source, values)
         return len(values) * share * (self.factor / max(share, _LEAST_FREE)) ** 2
 
-    def _at(self, source: Source) -> torch.Tensor | None:
+    def _at(self, source: WeightSource) -> torch.Tensor | None:
         """Where the carriers lie, for grids that look at it."""
         assert self.grid is not None
         return source.index() if isinstance(source, Direct) and self.grid.multiples else None
 
 
-def fields_of(sources: Sequence[Source], seed: int) -> list[Field]:
+def fields_of(sources: Sequence[WeightSource], seed: int) -> list[Field]:
     """For training: the parameters' own types. On a sharded model all processes call it."""
     known = seed.to_bytes(16, "little")
     fields = []
@@ -102,7 +102,7 @@ def fields_of(sources: Sequence[Source], seed: int) -> list[Field]:
 
 
 def found_fields(
-    sources: Sequence[Source], seed: int, sizes: Sequence[float], *, named: bool = True
+    sources: Sequence[WeightSource], seed: int, sizes: Sequence[float], *, named: bool = True
 ) -> list[Field]:
     """For a finished model: the grids of the values; `sizes` are the tensors' (RMS).
 
@@ -125,7 +125,7 @@ def found_fields(
     ]
 
 
-def _own(source: Source) -> Grid | None:
+def _own(source: WeightSource) -> Grid | None:
     """The grid of the parameter's type; None where it is fine and no zero has to stay."""
     if not isinstance(source, Direct):
         return None
@@ -140,7 +140,7 @@ def _own(source: Source) -> Grid | None:
     return Grid(str(dtype).removeprefix("torch."), mantissa, float(facts.max), least, pruned)
 
 
-def _found(source: Source) -> tuple[Grid | None, str, bool]:
+def _found(source: WeightSource) -> tuple[Grid | None, str, bool]:
     """The grid of this process's part; else why it stays, and whether the whole tensor does."""
     if not isinstance(source, Direct):
         return None, "", False
@@ -163,7 +163,7 @@ def _found(source: Source) -> tuple[Grid | None, str, bool]:
     return _common(grid, source), "" if grid is not None else why, False
 
 
-def _common(grid: Grid | None, source: Source) -> Grid | None:
+def _common(grid: Grid | None, source: WeightSource) -> Grid | None:
     """What the parts of a tensor have in common: the finest grid, the largest value."""
     never = -math.inf
     facts = [never] * 4
@@ -179,7 +179,7 @@ def _common(grid: Grid | None, source: Source) -> Grid | None:
     return replace(grid, mantissa=int(mantissa), top=top, least=-least, zeros_stay=bool(zeros_stay))
 
 
-def _any(mine: bool, source: Source) -> bool:
+def _any(mine: bool, source: WeightSource) -> bool:
     """Whether it is so in any process that holds a part of the tensor."""
     if not source.layout.sharded:
         return mine

@@ -20,7 +20,7 @@ from neuralmark.training.live import LiveSuspect, Pools, pool, reading_of, shift
 from neuralmark.training.masters import adopt, warn_of_hidden
 from neuralmark.training.quick import Quick
 from neuralmark.training.site import Settings, Site, State
-from neuralmark.training.sources import Source
+from neuralmark.training.sources import WeightSource
 from neuralmark.training.watch import Freezing, warn_of_copies
 
 
@@ -51,7 +51,7 @@ class LiveMark:
         self._sharpened: dict[tuple[torch.device, torch.dtype], readout.Known] = {}
         self._quick: dict[tuple[torch.device, torch.dtype], Quick | None] = {}
         self._solver: imprint.LeastChange | None = None
-        self._undo: list[tuple[Source, torch.Tensor, torch.Tensor]] = []
+        self._undo: list[tuple[WeightSource, torch.Tensor, torch.Tensor]] = []
         self._fields: Sequence[Field] = fields
         self._freezing = Freezing(site.sources)
         if self._sharded():  # so that one process alone can read it before the first step
@@ -465,14 +465,14 @@ class LiveMark:
             self._sharpened[place] = replace(known, matrix=matrix)
         return self._sharpened[place]
 
-    def _spread(self, per_pool: torch.Tensor, source: Source) -> torch.Tensor:
+    def _spread(self, per_pool: torch.Tensor, source: WeightSource) -> torch.Tensor:
         """A number for each pool, as one for each carrier of the source."""
         carriers = self._site.carriers
         if len(source.order) == carriers.size and carriers.pooling == "strided":
             return per_pool.expand(carriers.per_pool, -1).reshape(-1)
         return per_pool.index_select(0, self._owner(source))
 
-    def _owner(self, source: Source) -> torch.Tensor:
+    def _owner(self, source: WeightSource) -> torch.Tensor:
         carriers = self._site.carriers
         return source.pools(carriers.pools, carriers.per_pool, carriers.pooling)
 

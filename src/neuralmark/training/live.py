@@ -31,7 +31,7 @@ from neuralmark.training.layout import (
     peers_of,
     require_agreement,
 )
-from neuralmark.training.sources import Direct, Source
+from neuralmark.training.sources import Direct, WeightSource
 
 DTYPES = {
     torch.float64: "F64",
@@ -99,9 +99,11 @@ def _of_kind(model: torch.nn.Module, name: str) -> list[Any]:
     ]
 
 
-def sources_of(tensors: Iterable[Tensor], model: "LiveModel", carriers: Carriers) -> list[Source]:
+def sources_of(
+    tensors: Iterable[Tensor], model: "LiveModel", carriers: Carriers
+) -> list[WeightSource]:
     """Sources for tensors laid end to end."""
-    sources: list[Source] = []
+    sources: list[WeightSource] = []
     start = 0
     for tensor in tensors:
         sources.append(model.source(tensor, carriers, start))
@@ -153,7 +155,7 @@ class LiveModel:
             name for name, value in self.state.items() if isinstance(value, torch.nn.Parameter)
         } | set(self.derived)
 
-    def source(self, tensor: Tensor, carriers: Carriers, start: int) -> Source:
+    def source(self, tensor: Tensor, carriers: Carriers, start: int) -> WeightSource:
         """The carriers of one tensor that begins at `start`."""
         name = tensor.info.name
         if name in self.derived:
@@ -199,7 +201,7 @@ class Pools:
 
 
 def pool(
-    sources: Sequence[Source],
+    sources: Sequence[WeightSource],
     carriers: Carriers,
     values: Sequence[torch.Tensor],
     *,
@@ -290,7 +292,9 @@ class LiveSuspect:
         """As for a file; there are no files."""
         return digest_of_state(self._model.state, tensors)
 
-    def _source(self, tensor: Tensor, attempt: Attempt, carriers: Carriers, start: int) -> Source:
+    def _source(
+        self, tensor: Tensor, attempt: Attempt, carriers: Carriers, start: int
+    ) -> WeightSource:
         if not (attempt.transposed or attempt.by_rows):
             return self._model.source(tensor, carriers, start)
         whole = self._model.whole(tensor.info.name)

@@ -11,14 +11,14 @@ import torch
 
 from neuralmark.errors import NeuralMarkWarning, UnsuitableTensorError
 from neuralmark.training.layout import is_dtensor
-from neuralmark.training.sources import Direct, Source
+from neuralmark.training.sources import Direct, WeightSource
 
 _HALF = (torch.bfloat16, torch.float16)
 _ATTRIBUTES = ("main_param", "master_param", "fp32_param")
 """Where frameworks hang a parameter's master on the parameter itself (Megatron: main_param)."""
 
 
-def halves(sources: Sequence[Source]) -> list[Direct]:
+def halves(sources: Sequence[WeightSource]) -> list[Direct]:
     """The sources that may have masters."""
     return [
         source
@@ -29,7 +29,7 @@ def halves(sources: Sequence[Source]) -> list[Direct]:
     ]
 
 
-def adopt(sources: Sequence[Source], optimizer: torch.optim.Optimizer, mode: str) -> None:
+def adopt(sources: Sequence[WeightSource], optimizer: torch.optim.Optimizer, mode: str) -> None:
     """Let the sources read and write masters instead, where there are any.
 
     A gradient goes to whatever the optimizer steps; a projection to what is copied into the model.
@@ -75,7 +75,7 @@ def _rounds_to(master: torch.Tensor, weight: torch.Tensor) -> bool:
     return torch.equal(master.detach().to(weight), weight.detach())
 
 
-def warn_of_hidden(undo: Sequence[tuple[Source, torch.Tensor, torch.Tensor]]) -> None:
+def warn_of_hidden(undo: Sequence[tuple[WeightSource, torch.Tensor, torch.Tensor]]) -> None:
     """Say so when the first step took back what was written: there are copies we cannot see."""
     for source, before, after in undo:
         written, now = after - before, source.values() - before

@@ -9,7 +9,7 @@ import torch
 
 from neuralmark.core.carriers import Carriers
 from neuralmark.training.live import Pools
-from neuralmark.training.sources import Direct, Source
+from neuralmark.training.sources import Direct, WeightSource
 
 
 class Quick:
@@ -24,7 +24,7 @@ class Quick:
 
     @classmethod
     def of(
-        cls, source: Source, carriers: Carriers, constants: tuple[torch.Tensor, ...]
+        cls, source: WeightSource, carriers: Carriers, constants: tuple[torch.Tensor, ...]
     ) -> "Quick | None":
         """For this source, if it is one plain tensor that holds every carrier."""
         plain = isinstance(source, Direct) and not source.layout.agree and source.exact()

@@ -10,7 +10,7 @@ from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import PUBLISHED_ROUNDS, STREAM, Mark, Placement
 from neuralmark.keys.key import Key
 from neuralmark.training.live import LiveModel
-from neuralmark.training.sources import Source
+from neuralmark.training.sources import WeightSource
 
 MODES = ("gradient", "projection", "loss")
 USUAL = {"gradient": 1.0, "projection": 2.0, "loss": 1.0}
@@ -35,7 +35,7 @@ class Site:
     placement: Placement
     mark: Mark
     carriers: Carriers
-    sources: Sequence[Source]
+    sources: Sequence[WeightSource]
     owners: Sequence[tuple[torch.nn.Module, str, torch.Tensor]] = ()
     """Modules and names of the marked parameters, to see when one is replaced."""
 

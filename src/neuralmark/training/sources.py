@@ -15,7 +15,7 @@ from neuralmark.errors import UnsuitableTensorError
 from neuralmark.training.layout import Index, Layout, is_dtensor, local
 
 
-class Source(Protocol):
+class WeightSource(Protocol):
     """What a live mark needs of a marked tensor."""
 
     name: str

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from neuralmark.errors import NeuralMarkWarning, UnsuitableTensorError
 from neuralmark.training.site import Site
-from neuralmark.training.sources import Direct, Source
+from neuralmark.training.sources import Direct, WeightSource
 
 if TYPE_CHECKING:
     from neuralmark.training.handle import LiveMark
@@ -172,12 +172,12 @@ def _end(name: str) -> str:
 class Freezing:
     """Which of the marked tensors trained when the mark was attached and no longer do."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[WeightSource]) -> None:
         """The sources as they are when the mark is attached."""
         self._trained = [source for source in sources if trains(source)]
         self._said = False
 
-    def frozen(self) -> list[Source]:
+    def frozen(self) -> list[WeightSource]:
         """Those that were frozen since; the first time that there are any, it is said."""
         frozen = [source for source in self._trained if not trains(source)]
         if frozen and not self._said:
@@ -190,7 +190,7 @@ class Freezing:
         return frozen
 
 
-def trains(source: Source) -> bool:
+def trains(source: WeightSource) -> bool:
     """Whether gradients reach the weights that a source stands for."""
     if isinstance(source, Direct) and source.mirror is not None:
         return source.mirror.requires_grad

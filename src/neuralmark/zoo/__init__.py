@@ -7,7 +7,7 @@
     mark = neuralmark.attach(model, optimizer, key, tensors=network.marked)
 
 One file each, in `models/` and `sets/`. Third parties register a class that derives from
-`Architecture` or `Source` under the entry point groups `neuralmark.architectures` and
+`Architecture` or `DataSource` under the entry point groups `neuralmark.architectures` and
 `neuralmark.datasets`. Nothing here loads torch before it is needed.
 """
 
@@ -20,12 +20,12 @@ from neuralmark.errors import ParameterError
 from neuralmark.registry import Registry, unknown
 from neuralmark.zoo.architectures import Architecture
 from neuralmark.zoo.images import DataSet, augment, normalise
-from neuralmark.zoo.sources import Source
+from neuralmark.zoo.sources import DataSource
 
 __all__ = [
     "Architecture",
     "DataSet",
-    "Source",
+    "DataSource",
     "architecture",
     "architectures",
     "augment",
@@ -41,9 +41,9 @@ _models: Registry[Architecture] = Registry(
     "architecture",
     "neuralmark.architectures",
 )
-_sets: Registry[Source] = Registry(
+_sets: Registry[DataSource] = Registry(
     f"{__name__}.sets",
-    Source,  # type: ignore[type-abstract]
+    DataSource,  # type: ignore[type-abstract]
     "data set",
     "neuralmark.datasets",
 )
@@ -100,7 +100,7 @@ def datasets() -> list[str]:
     return sorted(_sets.get(name).name for name in _sets.names())
 
 
-def source(name: str) -> Source:
+def source(name: str) -> DataSource:
     """Where a data set is read from, with its home and its layout.
 
     Args:

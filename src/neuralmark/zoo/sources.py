@@ -17,7 +17,7 @@ Labels = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class DataPart:
     """Images (N, C, H, W) and labels of one half of a set."""
 
     images: Pixels
@@ -32,8 +32,8 @@ class Part:
 class Read:
     """What a source gives: both halves, and how many classes there are of how many."""
 
-    train: Part
-    test: Part
+    train: DataPart
+    test: DataPart
     classes: int
     all_classes: int
     complete: int | None = None
@@ -54,7 +54,7 @@ class Read:
         return said
 
 
-class Source(ABC):
+class DataSource(ABC):
     """A data set by name. Whoever derives from it says where its files lie and reads them."""
 
     name: ClassVar[str]

@@ -24,7 +24,7 @@ NO_KEY = "no-key"
 
 
 @dataclass(frozen=True)
-class Point:
+class CardPoint:
     """One attack of a sweep and what became of the mark."""
 
     strength: float
@@ -63,7 +63,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Row:
+class CardRow:
     """One sweep: an attack in one variant, weak first."""
 
     attack: str
@@ -75,7 +75,7 @@ class Row:
     summary: str
     expects: str
     boundary: int | None
-    points: tuple[Point, ...]
+    points: tuple[CardPoint, ...]
 
     @property
     def label(self) -> str:
@@ -83,12 +83,12 @@ class Row:
         return f"{self.attack} ({self.variant})" if self.variant else self.attack
 
     @property
-    def flipped(self) -> Point | None:
+    def flipped(self) -> CardPoint | None:
         """The weakest that undid the mark (or forged a key); None: none did."""
         return next((point for point in self.points if not point.held), None)
 
     @property
-    def withstood(self) -> Point | None:
+    def withstood(self) -> CardPoint | None:
         """The strongest before that; None: already the weakest undid it."""
         before = self.points[: self.points.index(self.flipped)] if self.flipped else self.points
         return before[-1] if before else None
@@ -130,7 +130,7 @@ class Row:
     @classmethod
     def read(cls, given: Fields) -> Self:
         """From a parsed card; raises on anything of the wrong form."""
-        points = tuple(map(Point.read, given.tables("points")))
+        points = tuple(map(CardPoint.read, given.tables("points")))
         if not points:
             raise ValueError("a sweep has no points")
         return cls(
@@ -244,7 +244,7 @@ class Card(Record):
     model: str
     fingerprint: str
     before: Before
-    rows: tuple[Row, ...]
+    rows: tuple[CardRow, ...]
     skipped: tuple[Skipped, ...]
     seed: int
     seconds: float
@@ -261,21 +261,21 @@ class Card(Record):
         return self.before.certified_radius_relative
 
     @property
-    def removals(self) -> tuple[Row, ...]:
+    def removals(self) -> tuple[CardRow, ...]:
         """Sweeps that try to remove the mark."""
         return self._of(WEIGHTS)
 
     @property
-    def forgeries(self) -> tuple[Row, ...]:
+    def forgeries(self) -> tuple[CardRow, ...]:
         """Sweeps that try to make a key that matches."""
         return self._of(KEY)
 
     @property
-    def looks(self) -> tuple[Row, ...]:
+    def looks(self) -> tuple[CardRow, ...]:
         """Sweeps that only look."""
         return self._of(TEST)
 
-    def _of(self, kind: str) -> tuple[Row, ...]:
+    def _of(self, kind: str) -> tuple[CardRow, ...]:
         return tuple(row for row in self.rows if row.kind == kind)
 
     def _repr_html_(self) -> str:
@@ -318,7 +318,7 @@ class Card(Record):
             model=given.text("model"),
             fingerprint=given.text("fingerprint"),
             before=Before.read(given.table("before"), given.table("certified_radius")),
-            rows=tuple(map(Row.read, given.tables("rows"))),
+            rows=tuple(map(CardRow.read, given.tables("rows"))),
             skipped=tuple(map(Skipped.read, given.tables("skipped"))),
             seed=seed,
             seconds=given.number("seconds"),
@@ -349,11 +349,11 @@ def make_card(
     )
 
 
-def make_row(sweep: Sequence[tuple[Attack, Result]]) -> Row:
+def make_row(sweep: Sequence[tuple[Attack, Result]]) -> CardRow:
     """One sweep's row."""
     attack = sweep[0][0]
     verdicts = [result.after for _, result in sweep if result.after is not None]
-    return Row(
+    return CardRow(
         attack=name_of(attack),
         variant=attack.variant,
         kind=attack.kind,
@@ -366,12 +366,12 @@ def make_row(sweep: Sequence[tuple[Attack, Result]]) -> Row:
     )
 
 
-def make_point(attack: Attack, result: Result) -> Point:
+def make_point(attack: Attack, result: Result) -> CardPoint:
     """One result, judged from the owner's side."""
     after = result.after
     forged = after is not None and after.verified
     missing = NO_KEY if attack.kind == KEY else UNREADABLE
-    return Point(
+    return CardPoint(
         strength=attack.strength,
         settings=jsonable(result.settings),
         status=missing if after is None else after.status,

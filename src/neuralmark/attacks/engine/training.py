@@ -18,7 +18,7 @@ CLASSIFIERS = ("new", "keep")
 
 
 @dataclass(frozen=True)
-class Course:
+class AttackCourse:
     """How to train: SGD with the paper's momentum and weight decay."""
 
     rate: float = 0.001
@@ -63,7 +63,7 @@ def classifier_name(model: "torch.nn.Module") -> str:
 def fit(
     model: "torch.nn.Module",
     data: Data,
-    course: Course,
+    course: AttackCourse,
     parameters: "Iterable[torch.nn.Parameter]",
     scene: Scene,
     attached: Callable[[Any], Sequence[Any]] = lambda optimizer: (),
@@ -107,7 +107,7 @@ def fit(
     return steps
 
 
-def _resumed(stage: Stage, scene: Scene, course: Course, data: Data) -> tuple[int, int]:
+def _resumed(stage: Stage, scene: Scene, course: AttackCourse, data: Data) -> tuple[int, int]:
     """Epochs and steps that an interrupted training had done."""
     if scene.bookmark is None:
         return 0, 0

@@ -14,8 +14,8 @@ from neuralmark.attacks.tools.structure import (
     Group,
     Pair,
     Producer,
+    ResidualStream,
     Side,
-    Stream,
     Structure,
 )
 from neuralmark.errors import UnknownFamilyError
@@ -147,7 +147,9 @@ def _stream_group(book: Book, prefix: str, layers: list[str]) -> Group:
     )
 
 
-def _stream(book: Book, prefix: str, layers: list[str], group: Group) -> tuple[Stream | None, str]:
+def _stream(
+    book: Book, prefix: str, layers: list[str], group: Group
+) -> tuple[ResidualStream | None, str]:
     """What rotates with the stream, and the gains to fold; or why it cannot be rotated."""
     outputs = _outputs(book)
     tied = "lm_head.weight" in outputs and book.equal(
@@ -165,4 +167,6 @@ def _stream(book: Book, prefix: str, layers: list[str], group: Group) -> tuple[S
             folds.append((book.stored[f"{layer}.{norm}"], reads))
     last = tuple(book.side(name, 1) for name in outputs)
     folds.append((book.stored[f"{prefix}norm.weight"], last))
-    return Stream(group.size, (*group.producers[0].sides, *group.consumers), tuple(folds)), ""
+    return ResidualStream(
+        group.size, (*group.producers[0].sides, *group.consumers), tuple(folds)
+    ), ""

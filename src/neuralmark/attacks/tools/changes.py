@@ -17,8 +17,8 @@ from neuralmark.attacks.tools.structure import (
     Indices,
     Norm,
     Pair,
+    ResidualStream,
     Side,
-    Stream,
 )
 
 Table = MutableMapping[str, Array]
@@ -112,7 +112,9 @@ def rotate_pair(table: Table, pair: Pair, rng: np.random.Generator) -> None:
         _turn(table, side, undo)
 
 
-def rotate_stream(table: Table, stream: Stream, rng: np.random.Generator, share: float) -> int:
+def rotate_stream(
+    table: Table, stream: ResidualStream, rng: np.random.Generator, share: float
+) -> int:
     """Fold the norms' gains into what reads them, then rotate a share of the residual stream."""
     for gain, readers in stream.folds:
         for side in readers:

@@ -110,7 +110,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Stream:
+class ResidualStream:
     """A residual stream that is normed by its length only (RMSNorm), so that it may be rotated."""
 
     size: int
@@ -130,6 +130,6 @@ class Structure:
     family: str
     groups: tuple[Group, ...]
     pairs: tuple[Pair, ...] = ()
-    stream: Stream | None = None
+    stream: ResidualStream | None = None
     notes: tuple[str, ...] = ()
     """What had to be left out, and why."""

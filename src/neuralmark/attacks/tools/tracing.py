@@ -48,7 +48,7 @@ class Guess:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class ResidueSplit:
     """Residues in two classes by one number each."""
 
     means: Floats
@@ -62,10 +62,10 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class ResidueReading:
     """A guess at b: the split it came from, how far that stands out, and what its pools say."""
 
-    split: Split
+    split: ResidueSplit
     z: float
     """How far the split stands out from those of neighbouring lengths, in their deviations."""
     ones: Bits
@@ -109,7 +109,7 @@ def residue_means(values: Array, length: int) -> Floats:
     return np.asarray(folded.mean(axis=0, dtype=np.float64), np.float64)
 
 
-def split(means: Floats) -> Split:
+def split(means: Floats) -> ResidueSplit:
     """The best cut of the numbers into an upper and a lower class: least squares, all thresholds.
 
     The upper class has as many members as a hash may have ones.
@@ -128,10 +128,10 @@ def split(means: Floats) -> Split:
     ones = np.zeros(len(means), np.uint8)
     ones[order[:count]] = 1
     apart = float(above - below) / spread if spread > 0 else 0.0
-    return Split(means, ones, apart, float(above / below) if below else 1.0)
+    return ResidueSplit(means, ones, apart, float(above / below) if below else 1.0)
 
 
-def residue_split(values: Array, length: int) -> tuple[Split, float]:
+def residue_split(values: Array, length: int) -> tuple[ResidueSplit, float]:
     """The split of the residues of `length`, and its distance from those of lengths nearby.
 
     Neighbouring lengths show no mark but the same weights: the distance is in deviations of
@@ -164,7 +164,7 @@ def fold_excess(values: Array, period: int) -> float:
     return (energy - (period - 1)) / math.sqrt(2 * (period - 1))
 
 
-def best_split(flat: Array, level: Array, length: int) -> tuple[Split, float] | None:
+def best_split(flat: Array, level: Array, length: int) -> tuple[ResidueSplit, float] | None:
     """The split that stands out most, by mean squares, sizes and fourth powers of the weights.
 
     `level` are the same weights after `levelled`. None: too few weights for this length.
@@ -175,7 +175,7 @@ def best_split(flat: Array, level: Array, length: int) -> tuple[Split, float] | 
     return max(found, key=lambda each: each[1])
 
 
-def read_residues(flat: Array, found: Split, z: float, guess: Guess) -> Reading:
+def read_residues(flat: Array, found: ResidueSplit, z: float, guess: Guess) -> ResidueReading:
     """The likeliest b under this split.
 
     Every threshold between the residues is tried with every number of rounds, and judged by the
@@ -183,18 +183,18 @@ def read_residues(flat: Array, found: Split, z: float, guess: Guess) -> Reading:
     """
     part = flat[:ENOUGH]
     order = np.argsort(-found.means, kind="stable")
-    best = Reading(found, z, found.ones, guess.rounds[-1], -math.inf)
+    best = ResidueReading(found, z, found.ones, guess.rounds[-1], -math.inf)
     for count in range(*_ones_range(guess.bits)):
         ones = np.zeros(guess.bits, np.uint8)
         ones[order[:count]] = 1
         for rounds in guess.rounds:
             excess = _excess(part, ones, rounds, guess)
             if excess > best.pool_z:
-                best = Reading(found, z, ones, rounds, excess)
+                best = ResidueReading(found, z, ones, rounds, excess)
     return best
 
 
-def refined(flat: Array, reading: Reading, guess: Guess) -> Reading:
+def refined(flat: Array, reading: ResidueReading, guess: Guess) -> ResidueReading:
     """The reading with doubtful residues turned over as long as its pools stand out more.
 
     A wrong residue puts every weight between it and the next wrong one into other pools. So those
@@ -265,8 +265,8 @@ def _features(views: Iterable[Array]) -> list[Array]:
 
 
 def _turned(
-    part: Array, best: Reading, score: float, moves: Sequence[tuple[int, ...]], guess: Guess
-) -> tuple[Reading, float]:
+    part: Array, best: ResidueReading, score: float, moves: Sequence[tuple[int, ...]], guess: Guess
+) -> tuple[ResidueReading, float]:
     """Turn over these residues, time and again until nothing helps."""
     helped = True
     while helped:
@@ -280,7 +280,7 @@ def _turned(
     return best, score
 
 
-def _doubtful_first(reading: Reading) -> list[int]:
+def _doubtful_first(reading: ResidueReading) -> list[int]:
     """The residues, those nearest to the threshold first."""
     means, count = reading.split.means, int(reading.ones.sum())
     edge = float(np.sort(means)[::-1][max(0, count - 1) : count + 1].mean())

@@ -28,7 +28,7 @@ _LOCAL = struct.Struct("<4s2xHH4xLLLHH")
 _ENCRYPTED, _HAS_DESCRIPTOR, _UTF8 = 0x1, 0x8, 0x800
 
 
-class Record(NamedTuple):
+class ZipRecord(NamedTuple):
     """One entry of the directory (there may be a million: a tuple is the quickest)."""
 
     name: str
@@ -49,10 +49,10 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class ZipPlace:
     """A record whose local header was read: where its bytes are."""
 
-    record: Record
+    record: ZipRecord
     offset: int
     described: bool
     """Whether a data descriptor follows the data."""
@@ -67,7 +67,7 @@ def first_name(head: bytes) -> str:
     return head[_LOCAL.size : _LOCAL.size + length].decode("utf-8", "replace")
 
 
-def directory(path: Path) -> dict[str, Record]:
+def directory(path: Path) -> dict[str, ZipRecord]:
     """Read the directory of an archive, checked for duplicates and overlaps."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -76,7 +76,7 @@ def directory(path: Path) -> dict[str, Record]:
             raise UnsafeError(f"{path}: its directory has {count:,} records in {length:,} bytes")
         file.seek(start)
         data = file.read(length)
-    records: dict[str, Record] = {}
+    records: dict[str, ZipRecord] = {}
     at = 0
     for _ in range(count):
         record, following = _entry(path, data, at, start)
@@ -117,7 +117,7 @@ def _find(path: Path, file: BinaryIO, size: int) -> tuple[int, int, int]:
     return found
 
 
-def _entry(path: Path, data: bytes, at: int, start: int) -> tuple[Record, int]:
+def _entry(path: Path, data: bytes, at: int, start: int) -> tuple[ZipRecord, int]:
     """Parse one entry of the directory; gives the offset of the next one too."""
     if at + _CENTRAL.size > len(data):
         raise MalformedError(f"{path}: its directory is cut off")
@@ -136,7 +136,7 @@ def _entry(path: Path, data: bytes, at: int, start: int) -> tuple[Record, int]:
     if flags & _ENCRYPTED or "\0" in name:
         raise UnsafeError(f"{path}: the record {name[:80]!r} is encrypted or has a bad name")
     size, packed, header = _widened(path, data[name_end:extra_end], (size, packed, header))
-    record = Record(name, raw_name, method, (date, time), crc, packed, size, header, start + at)
+    record = ZipRecord(name, raw_name, method, (date, time), crc, packed, size, header, start + at)
     return record, extra_end + lengths[2]
 
 
@@ -160,7 +160,7 @@ def _widened(path: Path, extra: bytes, values: tuple[int, int, int]) -> tuple[in
     return tuple(result)
 
 
-def _limited(path: Path, records: dict[str, Record], start: int) -> dict[str, Record]:
+def _limited(path: Path, records: dict[str, ZipRecord], start: int) -> dict[str, ZipRecord]:
     """Note where each record must end; records that overlap are refused."""
     limits: dict[str, int] = {}
     limit = start
@@ -174,7 +174,7 @@ def _limited(path: Path, records: dict[str, Record], start: int) -> dict[str, Re
     return {name: record._replace(limit=limits[name]) for name, record in records.items()}
 
 
-def place(path: Path, file: BinaryIO, record: Record) -> Place:
+def place(path: Path, file: BinaryIO, record: ZipRecord) -> ZipPlace:
     """Read the local header of a record: it must agree with the directory."""
     raw = os.pread(file.fileno(), _LOCAL.size + len(record.raw_name), record.header)
     bad = MalformedError(f"{path}: the header of {record.name[:80]!r} contradicts the directory")
@@ -186,10 +186,10 @@ def place(path: Path, file: BinaryIO, record: Record) -> Place:
     offset = record.header + _LOCAL.size + name_length + extra_length
     if raw[_LOCAL.size :] != record.raw_name or offset + record.packed > record.limit:
         raise bad
-    return Place(record, offset, bool(flags & _HAS_DESCRIPTOR), crc)
+    return ZipPlace(record, offset, bool(flags & _HAS_DESCRIPTOR), crc)
 
 
-def _crc_fields(path: Path, where: Place) -> list[int]:
+def _crc_fields(path: Path, where: ZipPlace) -> list[int]:
     """Offsets of all the fields that hold the CRC-32 of a record."""
     record, end = where.record, where.offset + where.record.packed
     fields = [record.entry + 16]
@@ -219,7 +219,7 @@ def _crc_of(path: Path, offset: int, length: int) -> int:
     return crc
 
 
-def content(path: Path, where: Place, step: int = CHUNK_BYTES) -> Iterator[bytes]:
+def content(path: Path, where: ZipPlace, step: int = CHUNK_BYTES) -> Iterator[bytes]:
     """Unpack a record in pieces of at most `step` bytes; its size and checksum must come true."""
     left, at, crc, packed = where.record.size, where.offset, 0, where.record.packed
     unpacker = zlib.decompressobj(-15) if where.record.method == DEFLATED else None
@@ -249,7 +249,7 @@ class ZipCheckpoint(Checkpoint):
     """Tensors inside stored records of an archive; their checksums are renewed after a change."""
 
     def __init__(
-        self, path: Path, form: str, tensors: Mapping[str, StoredTensor], places: list[Place]
+        self, path: Path, form: str, tensors: Mapping[str, StoredTensor], places: list[ZipPlace]
     ) -> None:
         """`places` are the records that the tensors without obstacle are parts of."""
         super().__init__(path, form, tensors)
@@ -269,7 +269,7 @@ class ZipCheckpoint(Checkpoint):
         fields = [at for where in self._changed(names) for at in _crc_fields(self.path, where)]
         return super().in_place_ranges(names) + [(self.path, at, 4) for at in fields]
 
-    def _changed(self, names: list[str]) -> list[Place]:
+    def _changed(self, names: list[str]) -> list[ZipPlace]:
         starts = [where.offset for where in self._places]
         indices = {bisect_right(starts, self.span(name).offset) - 1 for name in names}
         return [self._places[index] for index in sorted(indices)]

@@ -9,7 +9,7 @@ from neuralmark import attacks, zoo
 from neuralmark.errors import MissingExtraError, ParameterError
 from neuralmark.lab.execution import datasets
 from neuralmark.lab.execution.devices import CUDA, device_for
-from neuralmark.lab.plan.spec import Assault, Spec, Training, Tuning
+from neuralmark.lab.plan.spec import Assault, Spec, Training, TuningSpec
 
 
 def check(specs: Iterable[Spec], data: Path | None, device: str) -> None:
@@ -21,7 +21,7 @@ def check(specs: Iterable[Spec], data: Path | None, device: str) -> None:
     for spec in specs:
         if isinstance(spec, Training):
             _require_kind(spec.architecture, dict(spec.options), "image")
-        elif isinstance(spec, Tuning):
+        elif isinstance(spec, TuningSpec):
             _require_kind(spec.architecture, {}, "text")
         elif isinstance(spec, Assault):
             attacks.get(spec.attack)(**dict(spec.settings))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from neuralmark import zoo
 from neuralmark.errors import DataSetError, MissingDataSetError
-from neuralmark.lab.plan.spec import Assault, Spec, Training, Tuning
+from neuralmark.lab.plan.spec import Assault, Spec, Training, TuningSpec
 from neuralmark.text import e2e
 from neuralmark.zoo.fetching import Archive, fetch
 
@@ -18,7 +18,7 @@ COMPLETE, PARTIAL, MISSING, DAMAGED = "complete", "partial", "missing", "damaged
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundData:
     """A data set as it lies in a folder."""
 
     name: str
@@ -36,17 +36,17 @@ def needed(specs: Iterable[Spec]) -> list[str]:
             names.add(spec.data)
         elif isinstance(spec, Assault):
             names |= {spec.data or spec.victim.data, spec.victim.data}
-        elif isinstance(spec, Tuning):
+        elif isinstance(spec, TuningSpec):
             names.add(E2E)
     return sorted(names)
 
 
-def look(name: str, folder: Path | None) -> Found:
+def look(name: str, folder: Path | None) -> FoundData:
     """Look for a data set and open it; of sets with a file for each image only the first."""
     try:
         return _text(folder) if name == E2E else _images(name, folder)
     except DataSetError as error:
-        return Found(name, DAMAGED, str(error))
+        return FoundData(name, DAMAGED, str(error))
 
 
 def get(name: str, folder: Path) -> None:
@@ -57,28 +57,28 @@ def get(name: str, folder: Path) -> None:
         zoo.source(name).fetch(folder)
 
 
-def _images(name: str, folder: Path | None) -> Found:
+def _images(name: str, folder: Path | None) -> FoundData:
     source = zoo.source(name)
     root = None if folder is None else source.find(folder)
     if not source.folders:
         state = COMPLETE if find_spec("sklearn") is not None else MISSING
-        return Found(name, state, "comes with scikit-learn (pip install 'neuralmark[lab]')")
+        return FoundData(name, state, "comes with scikit-learn (pip install 'neuralmark[lab]')")
     if root is None:
         home = "" if source.archive is None else source.archive.url
-        return Found(name, MISSING, f"{source.layout}; from {home}")
+        return FoundData(name, MISSING, f"{source.layout}; from {home}")
     some = None if source.tells_when_read else 1
     lacks = source.read(root, some, some).lacks()
-    return Found(name, PARTIAL if lacks else COMPLETE, "; ".join([str(root), *lacks]))
+    return FoundData(name, PARTIAL if lacks else COMPLETE, "; ".join([str(root), *lacks]))
 
 
-def _text(folder: Path | None) -> Found:
+def _text(folder: Path | None) -> FoundData:
     try:
         splits = [] if folder is None else [e2e.load(folder, split) for split in e2e.FILES]
     except MissingDataSetError:
         splits = []
     if not splits:
         files = ", ".join(e2e.FILES.values())
-        return Found(E2E, MISSING, f"{files}; from {e2e.ARCHIVE}")
+        return FoundData(E2E, MISSING, f"{files}; from {e2e.ARCHIVE}")
     lacks = [split.note for split in splits if not split.complete]
     where = str(splits[0].path.parent)
-    return Found(E2E, PARTIAL if lacks else COMPLETE, "; ".join([where, *lacks]))
+    return FoundData(E2E, PARTIAL if lacks else COMPLETE, "; ".join([where, *lacks]))

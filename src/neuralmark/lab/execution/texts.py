@@ -9,7 +9,7 @@ from neuralmark import zoo
 from neuralmark.errors import MissingDataSetError
 from neuralmark.lab.execution.store import Row, Store
 from neuralmark.lab.plan.keys import key_for
-from neuralmark.lab.plan.spec import Tuning
+from neuralmark.lab.plan.spec import TuningSpec
 from neuralmark.storage import bookmark, files
 from neuralmark.text import e2e, generation, gpt2, tuning
 from neuralmark.zoo.language import GPT2
@@ -26,7 +26,7 @@ SAMPLES = 5
 
 
 def tune(
-    store: Store, folder: Path | None, device: "torch.device", spec: Tuning, notify: Notify
+    store: Store, folder: Path | None, device: "torch.device", spec: TuningSpec, notify: Notify
 ) -> Row:
     """Train and score; goes on from the last epoch of a killed run."""
     import torch
@@ -66,7 +66,7 @@ def spread(rows: Sequence[Some], count: int | None) -> list[Some]:
     return [rows[i * len(rows) // count] for i in range(count)]
 
 
-def _options(store: Store, folder: Path, spec: Tuning) -> dict[str, Any]:
+def _options(store: Store, folder: Path, spec: TuningSpec) -> dict[str, Any]:
     """Where the weights come from: another run, a folder of the data, the hub, or nowhere."""
     if spec.start is not None:
         weights = str(store.folder(spec.start) / MODEL)
@@ -88,16 +88,16 @@ def _tokenizer(folder: Path, network: GPT2) -> Any:
 
 def _trained(
     store: Store,
-    spec: Tuning,
+    spec: TuningSpec,
     network: GPT2,
     model: Any,
     tokenizer: Any,
-    rows: Sequence[e2e.Row],
+    rows: Sequence[e2e.E2ERow],
     notify: Notify,
-) -> tuning.Tuning:
+) -> tuning.FinishedTuning:
     state = store.folder(spec) / "state.pt"
 
-    def train(mark: tuning.Marking | None) -> tuning.Tuning:
+    def train(mark: tuning.TextMarking | None) -> tuning.FinishedTuning:
         return tuning.train(
             model,
             tokenizer,
@@ -116,7 +116,7 @@ def _trained(
     return key_for(
         spec,
         lambda key: train(
-            tuning.Marking(key, network.marked, marking.mode, marking.strength, target)
+            tuning.TextMarking(key, network.marked, marking.mode, marking.strength, target)
         ),
     )
 
@@ -130,11 +130,11 @@ class _Keeper(tuning.Listener):
     def step(self, done: int, total: int, loss: float) -> None:
         self._notify(done, total)
 
-    def epoch(self, epoch: tuning.Epoch, snapshot: Callable[[], tuning.Snapshot]) -> None:
+    def epoch(self, epoch: tuning.TuningEpoch, snapshot: Callable[[], tuning.Snapshot]) -> None:
         bookmark.write(self._path, snapshot())
 
 
-def _scored(store: Store, folder: Path, spec: Tuning, model: Any, tokenizer: Any) -> Row:
+def _scored(store: Store, folder: Path, spec: TuningSpec, model: Any, tokenizer: Any) -> Row:
     """The five scores, and a few of the sentences."""
     if spec.meanings == 0:
         return {}
@@ -148,7 +148,7 @@ def _scored(store: Store, folder: Path, spec: Tuning, model: Any, tokenizer: Any
     return {"scores": asdict(found.scores), "meanings": len(cases), "said": [*map(list, said)]}
 
 
-def _note(data: e2e.Split, spec: Tuning) -> str:
+def _note(data: e2e.E2ESplit, spec: TuningSpec) -> str:
     used = "" if spec.rows is None else f", {min(spec.rows, len(data.rows)):,} rows used"
     return data.note + used
 

@@ -20,7 +20,7 @@ Attach = Callable[["torch.nn.Module", Any], Any]
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingCourse:
     """How a model is trained: SGD, its rate falling to a tenth after each of the `drops`."""
 
     epochs: int
@@ -34,14 +34,14 @@ class Course:
     def rate_in(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0.
 
-        >>> [Course(200, 0.01, 64, drops=(100, 150)).rate_in(e) for e in (0, 99, 100, 150)]
+        >>> [TrainingCourse(200, 0.01, 64, drops=(100, 150)).rate_in(e) for e in (0, 99, 100, 150)]
         [0.01, 0.01, 0.001, 0.0001]
         """
         return self.rate / 10.0 ** sum(epoch >= drop for drop in self.drops)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """The row of a training, and the claim of its mark."""
 
     row: dict[str, Any]
@@ -51,12 +51,12 @@ class Outcome:
 def train(
     model: "torch.nn.Module",
     data: Any,
-    course: Course,
+    course: TrainingCourse,
     attach: Attach | None,
     state: Path,
     notify: Callable[[int, int], None],
     tensors: Sequence[str] = (),
-) -> Outcome:
+) -> TrainingOutcome:
     """Train the model in place; `state` is where a run keeps its progress for the next start.
 
     The row tells how far the `tensors` moved from where they began, as a share of their norm.
@@ -86,7 +86,7 @@ def train(
     if mark is not None:
         mark.detach()
         claim = mark.claim()
-    return Outcome(_row(model, start, data, history), claim)
+    return TrainingOutcome(_row(model, start, data, history), claim)
 
 
 def _row(
@@ -109,7 +109,7 @@ def _row(
 
 
 def _epoch(
-    model: "torch.nn.Module", optimizer: Any, data: Any, course: Course, epoch: int
+    model: "torch.nn.Module", optimizer: Any, data: Any, course: TrainingCourse, epoch: int
 ) -> float:
     """One pass; gives the mean loss."""
     import torch

@@ -16,7 +16,7 @@ from neuralmark.lab.execution import probes
 from neuralmark.lab.execution.devices import AUTO, device_for, name_of
 from neuralmark.lab.execution.store import Row, Store
 from neuralmark.lab.plan.keys import fitting, key_for
-from neuralmark.lab.plan.spec import Assault, Spec, Training, Tuning, identity
+from neuralmark.lab.plan.spec import Assault, Spec, Training, TuningSpec, identity
 from neuralmark.records import Claim
 from neuralmark.storage import files
 from neuralmark.version import __version__
@@ -35,7 +35,7 @@ BINS = 101
 
 
 @dataclass(frozen=True)
-class Bench:
+class Workbench:
     """What runs are carried out with: the folders of results and data, and the device."""
 
     store: Store
@@ -43,12 +43,12 @@ class Bench:
     device: str = AUTO
 
 
-def performer(bench: Bench) -> Callable[[Spec, Notify], None]:
+def performer(bench: Workbench) -> Callable[[Spec, Notify], None]:
     """What an engine calls with each run."""
     return partial(perform, bench)
 
 
-def perform(bench: Bench, spec: Spec, notify: Notify) -> None:
+def perform(bench: Workbench, spec: Spec, notify: Notify) -> None:
     """Carry out a run and write its row; does nothing where there is one."""
     import torch
 
@@ -60,7 +60,7 @@ def perform(bench: Bench, spec: Spec, notify: Notify) -> None:
     start = time.perf_counter()
     if isinstance(spec, Training):
         row = _train(store, data, device, spec, notify)
-    elif isinstance(spec, Tuning):
+    elif isinstance(spec, TuningSpec):
         from neuralmark.lab.execution import texts
 
         row = texts.tune(store, data, device, spec, notify)
@@ -121,7 +121,7 @@ def _train(
 ) -> Row:
     import torch
 
-    from neuralmark.lab.execution.training import Course, train
+    from neuralmark.lab.execution.training import TrainingCourse, train
 
     data = _settled(store, spec.data, folder, device, spec.images, spec.test_images)
     torch.manual_seed(spec.seed)
@@ -134,7 +134,7 @@ def _train(
     outcome = train(
         model,
         data,
-        Course(
+        TrainingCourse(
             spec.epochs,
             spec.rate,
             spec.batch,

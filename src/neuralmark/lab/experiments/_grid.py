@@ -36,7 +36,7 @@ CIFAR: tuple[Direction, ...] = (
 
 
 @dataclass(frozen=True)
-class Place:
+class GridPlace:
     """Where an attack happens: from which data to which, on which architecture."""
 
     direction: Direction
@@ -65,21 +65,23 @@ class AttackGrid(Experiment):
     note: ClassVar[str] = ""
 
     @abstractmethod
-    def points(self, preset: Preset, place: Place) -> Sequence[float]:
+    def points(self, preset: Preset, place: GridPlace) -> Sequence[float]:
         """The points of the sweep."""
 
     @abstractmethod
-    def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
+    def attack(
+        self, preset: Preset, place: GridPlace, scheme: str, point: float, seed: int
+    ) -> Assault:
         """The attack of one cell, for one seed."""
 
-    def reference(self, preset: Preset, place: Place, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: GridPlace, point: float, scheme: str) -> Pair | None:
         """What the paper has in this cell."""
         return None
 
-    def places(self, preset: Preset) -> list[Place]:
+    def places(self, preset: Preset) -> list[GridPlace]:
         """Between the CIFAR sets, on the main architecture."""
         directions = [each for each in preset.training.directions if each in CIFAR]
-        return [Place(direction, preset.training.main) for direction in directions]
+        return [GridPlace(direction, preset.training.main) for direction in directions]
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Every cell, for every seed."""
@@ -91,7 +93,7 @@ class AttackGrid(Experiment):
             for spec in self.cell(preset, place, scheme, point)
         ]
 
-    def cell(self, preset: Preset, place: Place, scheme: str, point: float) -> list[Assault]:
+    def cell(self, preset: Preset, place: GridPlace, scheme: str, point: float) -> list[Assault]:
         """The runs of one cell, one for each seed."""
         seeds = preset.training.seeds
         return [self.attack(preset, place, scheme, point, seed) for seed in seeds]
@@ -134,7 +136,7 @@ class AttackGrid(Experiment):
         """What stands in a cell."""
         return filled(results, specs, paper)
 
-    def remark(self, preset: Preset, results: Results, place: Place) -> str:
+    def remark(self, preset: Preset, results: Results, place: GridPlace) -> str:
         """What stands below a table."""
         return self.note
 
@@ -155,7 +157,9 @@ class AttackGrid(Experiment):
                 figures.append(Figure(title, self.axis, "accuracy (%)", lines, log=self.log))
         return figures
 
-    def _lines(self, preset: Preset, results: Results, place: Place, name: str) -> tuple[Line, ...]:
+    def _lines(
+        self, preset: Preset, results: Results, place: GridPlace, name: str
+    ) -> tuple[Line, ...]:
         lines = []
         for scheme in self.schemes:
             found = []
@@ -174,7 +178,7 @@ class OverwriteGrid(AttackGrid):
     drawn: ClassVar[bool] = True
     log: ClassVar[bool] = True
 
-    def remark(self, preset: Preset, results: Results, place: Place) -> str:
+    def remark(self, preset: Preset, results: Results, place: GridPlace) -> str:
         """How well the adversary's own marks are found."""
         lowest = {}
         for scheme in self.schemes:
@@ -202,12 +206,14 @@ class FinetuneGrid(AttackGrid):
     axis: ClassVar[str] = "η"
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
 
-    def places(self, preset: Preset) -> list[Place]:
+    def places(self, preset: Preset) -> list[GridPlace]:
         """Every direction on every architecture."""
         scale = preset.training
-        return [Place(each, name) for name in scale.architectures for each in scale.directions]
+        return [GridPlace(each, name) for name in scale.architectures for each in scale.directions]
 
-    def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
+    def attack(
+        self, preset: Preset, place: GridPlace, scheme: str, point: float, seed: int
+    ) -> Assault:
         """At a learning rate."""
         return finetuning(
             preset,

@@ -13,7 +13,7 @@ from neuralmark.lab.contract import (
 )
 from neuralmark.lab.experiments._paper import TEXT
 from neuralmark.lab.plan.preset import Preset
-from neuralmark.lab.plan.spec import Marking, Spec, Tuning
+from neuralmark.lab.plan.spec import MarkingSpec, Spec, TuningSpec
 
 TWO = ("clean", "neuralmark")
 SCORES = {"BLEU": "bleu", "NIST": "nist", "MET": "meteor", "ROUGE-L": "rouge_l", "CIDEr": "cider"}
@@ -67,11 +67,11 @@ def _scores(preset: Preset, results: Results, model: str, scheme: str) -> list[C
     return [*cells, Cell(percent(rates), "100", contradicts=bool(rates) and not kept(specs, rates))]
 
 
-def _cell(preset: Preset, model: str, scheme: str) -> list[Tuning]:
+def _cell(preset: Preset, model: str, scheme: str) -> list[TuningSpec]:
     scale = preset.text
-    mark = None if scheme == "clean" else Marking(scheme, strength=scale.strength)
+    mark = None if scheme == "clean" else MarkingSpec(scheme, strength=scale.strength)
     return [
-        Tuning(
+        TuningSpec(
             model,
             scale.epochs,
             scale.rate,
@@ -88,12 +88,12 @@ def _cell(preset: Preset, model: str, scheme: str) -> list[Tuning]:
     ]
 
 
-def _start(preset: Preset, model: str, seed: int) -> Tuning | None:
+def _start(preset: Preset, model: str, seed: int) -> TuningSpec | None:
     """A model of our own to begin with, where there are no published weights."""
     scale = preset.text
     if not scale.base_epochs:
         return None
-    return Tuning(
+    return TuningSpec(
         model,
         scale.base_epochs,
         scale.base_rate,

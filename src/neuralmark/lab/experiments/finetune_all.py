@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from neuralmark.lab.experiments._grid import FinetuneGrid, Place
+from neuralmark.lab.experiments._grid import FinetuneGrid, GridPlace
 from neuralmark.lab.experiments._paper import (
     DOWN,
     FINETUNE_ALL,
@@ -25,12 +25,12 @@ class FinetuneAll(FinetuneGrid):
     scope: ClassVar[str] = "all"
     heading: ClassVar[str] = "Fine-tuning all layers"
 
-    def points(self, preset: Preset, place: Place) -> Sequence[float]:
+    def points(self, preset: Preset, place: GridPlace) -> Sequence[float]:
         """The rates; beside the main architecture only the usual one, as in the paper."""
         main = place.architecture == preset.training.main
         return preset.sweeps.finetune_rates if main else (preset.attack.rate,)
 
-    def reference(self, preset: Preset, place: Place, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: GridPlace, point: float, scheme: str) -> Pair | None:
         """Both tables of F.2."""
         architecture = known(place.architecture)
         if architecture == RESNET and place.direction == DOWN:

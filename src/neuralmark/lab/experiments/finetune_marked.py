@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from neuralmark.lab.experiments._grid import FinetuneGrid, Place
+from neuralmark.lab.experiments._grid import FinetuneGrid, GridPlace
 from neuralmark.lab.experiments._paper import FINETUNE_MARKED, RATE, Pair, known
 from neuralmark.lab.plan.preset import Preset
 
@@ -17,11 +17,11 @@ class FinetuneMarked(FinetuneGrid):
     scope: ClassVar[str] = "marked"
     heading: ClassVar[str] = "Fine-tuning the marked layers"
 
-    def points(self, preset: Preset, place: Place) -> Sequence[float]:
+    def points(self, preset: Preset, place: GridPlace) -> Sequence[float]:
         """The paper's one rate."""
         return (preset.attack.rate,)
 
-    def reference(self, preset: Preset, place: Place, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: GridPlace, point: float, scheme: str) -> Pair | None:
         """Table 6."""
         if point != RATE:
             return None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from neuralmark.lab.contract import overwriting
-from neuralmark.lab.experiments._grid import OverwriteGrid, Place
+from neuralmark.lab.experiments._grid import GridPlace, OverwriteGrid
 from neuralmark.lab.experiments._paper import OVERWRITE_RATES, Pair
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Assault
@@ -19,14 +19,16 @@ class OverwriteEta(OverwriteGrid):
     axis: ClassVar[str] = "η"
     heading: ClassVar[str] = "Overwriting by η"
 
-    def points(self, preset: Preset, place: Place) -> Sequence[float]:
+    def points(self, preset: Preset, place: GridPlace) -> Sequence[float]:
         """The η sweep."""
         return preset.sweeps.rates
 
-    def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
+    def attack(
+        self, preset: Preset, place: GridPlace, scheme: str, point: float, seed: int
+    ) -> Assault:
         """At the owner's own strength."""
         return overwriting(preset, place.direction, scheme, seed, rate=point)
 
-    def reference(self, preset: Preset, place: Place, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: GridPlace, point: float, scheme: str) -> Pair | None:
         """Tables 5 and F.1."""
         return OVERWRITE_RATES.get(place.direction, {}).get(point, {}).get(scheme)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from neuralmark.lab.contract import overwriting
-from neuralmark.lab.experiments._grid import OverwriteGrid, Place
+from neuralmark.lab.experiments._grid import GridPlace, OverwriteGrid
 from neuralmark.lab.experiments._paper import OVERWRITE_WEIGHTS, RATE, Pair
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Assault
@@ -20,15 +20,17 @@ class OverwriteLambda(OverwriteGrid):
     heading: ClassVar[str] = "Overwriting by λ"
     note: ClassVar[str] = "λ in units of the owner's own strength"
 
-    def points(self, preset: Preset, place: Place) -> Sequence[float]:
+    def points(self, preset: Preset, place: GridPlace) -> Sequence[float]:
         """The λ sweep."""
         return preset.sweeps.weights
 
-    def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
+    def attack(
+        self, preset: Preset, place: GridPlace, scheme: str, point: float, seed: int
+    ) -> Assault:
         """At the paper's learning rate."""
         return overwriting(preset, place.direction, scheme, seed, weight=point)
 
-    def reference(self, preset: Preset, place: Place, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: GridPlace, point: float, scheme: str) -> Pair | None:
         """Tables 5 and F.1."""
         if preset.attack.rate != RATE:
             return None

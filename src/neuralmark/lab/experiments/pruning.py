@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from neuralmark.lab.contract import SCHEMES, Cell, Results, kept, pruning, training
-from neuralmark.lab.experiments._grid import AttackGrid, Place, filled
+from neuralmark.lab.experiments._grid import AttackGrid, GridPlace, filled
 from neuralmark.lab.experiments._paper import Pair
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Assault
@@ -27,18 +27,20 @@ class Pruning(AttackGrid):
         "the paper has figures only; it says that NeuralMark's rate stays near 100 %"
     )
 
-    def places(self, preset: Preset) -> list[Place]:
+    def places(self, preset: Preset) -> list[GridPlace]:
         """On the model's own data, on both of the paper's architectures."""
         scale = preset.training
         return [
-            Place((data, data), name) for name in scale.architectures for data in scale.datasets
+            GridPlace((data, data), name) for name in scale.architectures for data in scale.datasets
         ]
 
-    def points(self, preset: Preset, place: Place) -> Sequence[float]:
+    def points(self, preset: Preset, place: GridPlace) -> Sequence[float]:
         """The shares."""
         return preset.sweeps.pruned
 
-    def attack(self, preset: Preset, place: Place, scheme: str, point: float, seed: int) -> Assault:
+    def attack(
+        self, preset: Preset, place: GridPlace, scheme: str, point: float, seed: int
+    ) -> Assault:
         """Only the marked layer, as in the paper."""
         data = place.direction[0]
         victim = training(preset, data, scheme, architecture=place.architecture, seed=seed)

@@ -9,7 +9,7 @@ from neuralmark import schemes
 from neuralmark.core.key import Parameters, Placement
 from neuralmark.errors import TooFewCarriersError
 from neuralmark.keys.key import Key
-from neuralmark.lab.plan.spec import Marking, Training, Tuning
+from neuralmark.lab.plan.spec import MarkingSpec, Training, TuningSpec
 from neuralmark.marking.reading import require_carriers
 
 Used = TypeVar("Used")
@@ -18,7 +18,7 @@ DRAWS = 16
 """Keys that are tried before a layer counts as too small."""
 
 
-def key_for(spec: Training | Tuning, use: Callable[[Key], Used]) -> Used:
+def key_for(spec: Training | TuningSpec, use: Callable[[Key], Used]) -> Used:
     """Use the run's key, drawn from its seed and data, so that a resumed run has the same.
 
     Some keys leave a small layer too few carriers: then the next is drawn.
@@ -29,8 +29,8 @@ def key_for(spec: Training | Tuning, use: Callable[[Key], Used]) -> Used:
     return use(_drawn(spec, DRAWS - 1))
 
 
-def _drawn(spec: Training | Tuning, draw: int) -> Key:
-    marking = spec.mark or Marking("clean")
+def _drawn(spec: Training | TuningSpec, draw: int) -> Key:
+    marking = spec.mark or MarkingSpec("clean")
     data = spec.data if isinstance(spec, Training) else "e2e"
     which = f"neuralmark lab key {spec.seed} {data} {marking.number}"
     which += f" {draw}" if draw else ""
@@ -45,7 +45,7 @@ def fitting(placement: Placement, key: Key) -> Key:
     return key
 
 
-def _parameters(spec: Training | Tuning, marking: Marking) -> Parameters:
+def _parameters(spec: Training | TuningSpec, marking: MarkingSpec) -> Parameters:
     from neuralmark import zoo
 
     bits, pools, rounds, chosen = marking.bits, marking.pools, marking.rounds, marking.filter

@@ -1,6 +1,6 @@
 """What a run is: a frozen specification. Its hash names its folder.
 
-Four kinds: a `Training` makes a model (with a mark or without), a `Tuning` a language model, an
+Four kinds: a `Training` makes a model (with a mark or without), a `TuningSpec` a language model, an
 `Assault` attacks the model of a training, a `Probe` measures something that needs none. Everything
 that shapes the numbers is in the specification; what does not (where files are, how many processes)
 is not.
@@ -32,7 +32,7 @@ def settings(**values: Value) -> Settings:
 
 
 @dataclass(frozen=True)
-class Marking:
+class MarkingSpec:
     """A mark to train in: the scheme of its key, and how it is kept."""
 
     scheme: str = "neuralmark"
@@ -67,7 +67,7 @@ class Training:
     momentum: float = 0.9
     decay: float = 5e-4
     seed: int = 0
-    mark: Marking | None = None
+    mark: MarkingSpec | None = None
     tensors: tuple[str, ...] = ()
     """The marked tensors; empty: the architecture's own choice."""
     options: Settings = ()
@@ -86,7 +86,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class TuningSpec:
     """A language model trained on E2E and scored on what it says; marked or clean."""
 
     kind: ClassVar[str] = "tuning"
@@ -96,7 +96,7 @@ class Tuning:
     rate: float
     batch: int
     warm_up: int
-    start: "Tuning | None" = None
+    start: "TuningSpec | None" = None
     """Whose model is tuned; None: the architecture's published weights, or fresh ones."""
     adapted: bool = True
     """LoRA adapters only, or all weights."""
@@ -107,7 +107,7 @@ class Tuning:
     """At most so many test meanings are put into words (None: all; 0: none)."""
     beams: int = 10
     seed: int = 0
-    mark: Marking | None = None
+    mark: MarkingSpec | None = None
 
     @property
     def needs(self) -> tuple["Spec", ...]:
@@ -173,8 +173,8 @@ class Probe:
         return f"{self.probe}: " + ", ".join(f"{name} {value}" for name, value in self.settings)
 
 
-Spec = Training | Tuning | Assault | Probe
-_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (Training, Tuning, Assault, Probe)}
+Spec = Training | TuningSpec | Assault | Probe
+_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (Training, TuningSpec, Assault, Probe)}
 
 
 def to_dict(spec: Spec) -> dict[str, Any]:
@@ -217,9 +217,9 @@ def _built(cls: type[Any], given: dict[str, Any]) -> Any:
         raise ParameterError(f"{cls.__name__} has no {sorted(set(given) - known)[0]!r}")
     values = {name: _tupled(value) for name, value in given.items()}
     if isinstance(values.get("mark"), dict):
-        values["mark"] = _built(Marking, values["mark"])
+        values["mark"] = _built(MarkingSpec, values["mark"])
     if isinstance(values.get("start"), dict):
-        values["start"] = _built(Tuning, values["start"])
+        values["start"] = _built(TuningSpec, values["start"])
     if isinstance(values.get("victim"), dict):
         values["victim"] = _built(Training, values["victim"])
     return cls(**values)

@@ -26,7 +26,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Mark:
+class PlotMark:
     """A labelled place on a scale."""
 
     at: float
@@ -58,7 +58,7 @@ class Frame:
         return self.height - self.bottom - room * (value - low) / ((high - low) or 1.0)
 
     def axes(
-        self, labels: tuple[str, str], *, whole_y: bool = False, x_ticks: "Sequence[Mark]" = ()
+        self, labels: tuple[str, str], *, whole_y: bool = False, x_ticks: "Sequence[PlotMark]" = ()
     ) -> str:
         """Grid lines, ticks (round numbers, or `x_ticks` along the foot) and the axes' names."""
         base, end = self.height - self.bottom, WIDTH - self.right
@@ -67,7 +67,7 @@ class Frame:
             y = self.down(value)
             parts.append(f'<path class="rule" d="M{self.left} {y:.1f}H{end}"/>')
             parts.append(label(self.left - 8, y + 4, number(value), anchor="end"))
-        usual = [Mark(value, number(value)) for value in ticks(*self.x, most=9)]
+        usual = [PlotMark(value, number(value)) for value in ticks(*self.x, most=9)]
         for tick in x_ticks or usual:
             x = self.across(tick.at)
             parts.append(f'<path class="axis" d="M{x:.1f} {base}v5"/>')
@@ -225,8 +225,8 @@ def line_plot(
     description: str,
     *,
     y_range: tuple[float, float] | None = None,
-    levels: Sequence[Mark] = (),
-    x_ticks: Sequence[Mark] = (),
+    levels: Sequence[PlotMark] = (),
+    x_ticks: Sequence[PlotMark] = (),
 ) -> str:
     """Lines with a legend, each with its own colour and dashes; `levels` are labelled heights.
 
@@ -263,24 +263,26 @@ def _stroke(index: int, path: str) -> str:
     return f'<path class="stroke c{index % 6}" stroke-width="2"{extra} d="{path}"/>'
 
 
-def meter(value: Mark, total: float, marks: Sequence[Mark], colour: int, description: str) -> str:
+def meter(
+    value: PlotMark, total: float, marks: Sequence[PlotMark], colour: int, description: str
+) -> str:
     """A bar filled up to a value, labelled above, with labelled marks below."""
     scale = (WIDTH - 4) / (total or 1)
     end = 2 + value.at * scale
     parts = [
         f'<rect class="ground" x="2" y="24" width="{WIDTH - 4}" height="14" rx="2"/>',
         f'<rect class="fill c{colour}" x="2" y="24" width="{end - 2:.1f}" height="14" rx="2"/>',
-        _beside(Mark(end, value.label), 17, "bold", right=value.at < total / 2),
+        _beside(PlotMark(end, value.label), 17, "bold", right=value.at < total / 2),
     ]
     for i, mark in enumerate(sorted(marks, key=lambda mark: mark.at)):
         x = 2 + mark.at * scale
         parts.append(f'<path class="strong" stroke-width="1.5" d="M{x:.1f} 21V46"/>')
-        parts.append(_beside(Mark(x, mark.label), 62, "", right=i > 0))
+        parts.append(_beside(PlotMark(x, mark.label), 62, "", right=i > 0))
     drawn = picture("".join(parts), WIDTH, 68, description)
     return drawn.replace("<svg ", '<svg class="meter" ', 1)
 
 
-def _beside(mark: Mark, y: float, kind: str, *, right: bool) -> str:
+def _beside(mark: PlotMark, y: float, kind: str, *, right: bool) -> str:
     """A label to the right or left of its place, on the other side where it would not fit."""
     width = 11 * len(mark.label)
     right = mark.at - width < 0 or (right and mark.at + width <= WIDTH)

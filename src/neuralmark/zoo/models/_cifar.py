@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-class AlexNet(nn.Module):
+class CifarAlexNet(nn.Module):
     """Five convolutions with batch norm and ReLU, three poolings, one linear layer."""
 
     def __init__(self, classes: int) -> None:
@@ -52,7 +52,7 @@ class _Block(nn.Module):
         return functional.relu(self.bn2(self.conv2(y)) + self.downsample(x))
 
 
-class ResNet(nn.Module):
+class CifarResNet(nn.Module):
     """ResNet with a 3x3 stem of stride 1 and without the max-pool; names as torchvision's."""
 
     def __init__(self, depths: Sequence[int], classes: int) -> None:
@@ -80,7 +80,7 @@ class ResNet(nn.Module):
         return scores
 
 
-class SmallCNN(nn.Module):
+class SmallConvNet(nn.Module):
     """Four convolutions, the last with 256·256·3·3 weights; with stride 2 a quick one."""
 
     def __init__(self, classes: int, stride: int) -> None:
@@ -103,7 +103,7 @@ class SmallCNN(nn.Module):
         return scores
 
 
-class Digits(nn.Module):
+class DigitsNet(nn.Module):
     """Two convolutions for images of 8 by 8 pixels; the second has 96·96·3·3 weights."""
 
     def __init__(self, classes: int) -> None:

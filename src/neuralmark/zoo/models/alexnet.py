@@ -18,4 +18,4 @@ class AlexNet(Architecture):
         """Fresh weights."""
         from neuralmark.zoo.models import _cifar
 
-        return _cifar.AlexNet(classes)
+        return _cifar.CifarAlexNet(classes)

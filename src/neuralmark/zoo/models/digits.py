@@ -21,4 +21,4 @@ class Digits(Architecture):
         """Fresh weights."""
         from neuralmark.zoo.models import _cifar
 
-        return _cifar.Digits(classes)
+        return _cifar.DigitsNet(classes)

@@ -18,4 +18,4 @@ class ResNet18(Architecture):
         """Fresh weights."""
         from neuralmark.zoo.models import _cifar
 
-        return _cifar.ResNet((2, 2, 2, 2), classes)
+        return _cifar.CifarResNet((2, 2, 2, 2), classes)

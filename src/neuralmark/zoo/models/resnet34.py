@@ -18,4 +18,4 @@ class ResNet34(Architecture):
         """Fresh weights."""
         from neuralmark.zoo.models import _cifar
 
-        return _cifar.ResNet((3, 4, 6, 3), classes)
+        return _cifar.CifarResNet((3, 4, 6, 3), classes)

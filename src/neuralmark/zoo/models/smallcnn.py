@@ -26,4 +26,4 @@ class SmallCNN(Architecture):
         """Fresh weights."""
         from neuralmark.zoo.models import _cifar
 
-        return _cifar.SmallCNN(classes, self.stride)
+        return _cifar.SmallConvNet(classes, self.stride)

@@ -15,7 +15,7 @@ import numpy as np
 from neuralmark.checkpoints.readers.inert import Call, Global, Reader
 from neuralmark.checkpoints.readers.pickled import load
 from neuralmark.errors import DamagedDataSetError, MalformedError, UnsafeError
-from neuralmark.zoo.sources import Labels, Part, Pixels
+from neuralmark.zoo.sources import DataPart, Labels, Pixels
 
 SHAPE = (3, 32, 32)
 MOST_BYTES = 512 << 20
@@ -62,7 +62,7 @@ def read_batch(path: Path, label: str, classes: int) -> tuple[Pixels, Labels]:
 
 def read_part(
     paths: Sequence[Path], label: str, classes: int, complete: int, limit: int | None
-) -> Part:
+) -> DataPart:
     """Batches one after the other, until there are enough images."""
     images, labels, have = [], [], 0
     for path in paths:
@@ -73,7 +73,7 @@ def read_part(
         labels.append(numbers)
         have += len(numbers)
     found = have if len(images) == len(paths) else complete
-    return Part(np.concatenate(images)[:limit], np.concatenate(labels)[:limit], found, complete)
+    return DataPart(np.concatenate(images)[:limit], np.concatenate(labels)[:limit], found, complete)
 
 
 def _are_labels(labels: Any, count: int, classes: int) -> bool:

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from neuralmark.errors import DamagedDataSetError
 from neuralmark.zoo.sets._images import DEVIATION, MEAN, files_in, in_turns, read_part
-from neuralmark.zoo.sources import Read, Source
+from neuralmark.zoo.sources import DataSource, Read
 
 
-class Caltech(Source):
+class Caltech(DataSource):
     """The first four fifths of each class, in the order of its files, are for training."""
 
     mean = MEAN

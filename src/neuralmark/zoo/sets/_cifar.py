@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from neuralmark.zoo.sets._batches import read_part
-from neuralmark.zoo.sources import Read, Source
+from neuralmark.zoo.sources import DataSource, Read
 
 
-class Cifar(Source):
+class Cifar(DataSource):
     """Images of 32 by 32 pixels in batch files: 50,000 to train on, 10,000 to test."""
 
     tells_when_read = True

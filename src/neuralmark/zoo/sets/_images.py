@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from neuralmark.errors import DamagedDataSetError, MissingExtraError, UnsafeError
-from neuralmark.zoo.sources import Labels, Part, Pixels
+from neuralmark.zoo.sources import DataPart, Labels, Pixels
 
 SIDE = 32
 MOST_PIXELS = 50_000_000
@@ -49,7 +49,7 @@ def in_turns(groups: Iterable[Sequence[Item]]) -> list[Item]:
     return [item for item in chain.from_iterable(rounds) if item is not nothing]
 
 
-def read_part(labelled: Sequence[Labelled], complete: int | None, limit: int | None) -> Part:
+def read_part(labelled: Sequence[Labelled], complete: int | None, limit: int | None) -> DataPart:
     """The first of these images, as many as the limit says."""
     kept = list(islice(labelled, limit))
     images: Pixels = np.empty((len(kept), 3, SIDE, SIDE), np.uint8)
@@ -57,7 +57,7 @@ def read_part(labelled: Sequence[Labelled], complete: int | None, limit: int | N
     for number, (path, _) in enumerate(kept):
         images[number] = read(path)
     labels: Labels = np.array([label for _, label in kept], np.int64)
-    return Part(images, labels, len(labelled), complete)
+    return DataPart(images, labels, len(labelled), complete)
 
 
 def reader() -> Callable[[Path], Pixels]:

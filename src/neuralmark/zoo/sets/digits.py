@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from neuralmark.errors import MissingExtraError
-from neuralmark.zoo.sources import Part, Read, Source
+from neuralmark.zoo.sources import DataPart, DataSource, Read
 
 
-class Digits(Source):
+class DigitsSet(DataSource):
     """1,797 images; every fourth is for testing. Not mirrored: a digit would change."""
 
     name = "digits"
@@ -39,8 +39,8 @@ class Digits(Source):
         images = np.rint(values * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
         tests = np.arange(len(labels)) % 4 == 3
 
-        def part(chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], most: int | None) -> Part:
+        def part(chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], most: int | None) -> DataPart:
             found = int(chosen.sum())
-            return Part(images[chosen][:most], labels[chosen][:most].astype(np.int64), found)
+            return DataPart(images[chosen][:most], labels[chosen][:most].astype(np.int64), found)
 
         return Read(part(~tests, limit), part(tests, test_limit), 10, 10)

@@ -12,12 +12,12 @@ from neuralmark.zoo.sets._images import (
     in_turns,
     read_part,
 )
-from neuralmark.zoo.sources import Read, Source
+from neuralmark.zoo.sources import DataSource, Read
 
 _MOST_BYTES = 16 << 20
 
 
-class TinyImageNet(Source):
+class TinyImageNet(DataSource):
     """100,000 images to train on, 10,000 to test; the published test set has no labels."""
 
     name = "tinyimagenet"
