@@ -167,7 +167,13 @@ def _keys(folder: Path) -> list[Seed]:
 def _claim(folder: Path) -> Seed:
     source, marked = folder / "claimed-source.safetensors", folder / "claimed.safetensors"
     _tensors.save(source, {"a.weight": _weights()["a.weight"]})
-    done = neuralmark.embed(source, tiny_key(), marked, tensors=["a.weight"], overwrite=True)
+    done = neuralmark.embed(
+        source,
+        tiny_key(),
+        marked,
+        options=neuralmark.EmbedOptions(tensors=["a.weight"]),
+        overwrite=True,
+    )
     source.unlink()
     assert done.claim is not None
     Path(str(done.claim_file)).unlink()

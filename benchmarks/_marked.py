@@ -106,7 +106,11 @@ def _llm_marked(
     source, marked = folder / "model.safetensors", folder / "marked.safetensors"
     _llm.write(source, shape)
     made: list[Embedding] = []
-    wrote = seconds_of(lambda: made.append(neuralmark.embed(source, key, marked, spread=spread)))
+    wrote = seconds_of(
+        lambda: made.append(
+            neuralmark.embed(source, key, marked, options=neuralmark.EmbedOptions(spread=spread))
+        )
+    )
     done = made[0]
     verified = seconds_of(lambda: neuralmark.verify(marked, key, claim=done.claim))
     suspect = suspect_of(done, key, source, marked)
@@ -156,7 +160,13 @@ def _hidden(title: str, base: Path, tuned: Path, folder: Path, *, in_span: bool 
     """Mark behind the fine-tuning and look with the base; or why it was refused."""
     key, marked = key_of(1), folder / "hidden.safetensors"
     try:
-        done = neuralmark.embed(tuned, key, marked, base=base, in_span=in_span, overwrite=True)
+        done = neuralmark.embed(
+            tuned,
+            key,
+            marked,
+            options=neuralmark.EmbedOptions(base=base, in_span=in_span),
+            overwrite=True,
+        )
     except InfeasibleError as error:
         return finding(title, (), facts={"refused": str(error)})
     suspect = suspect_of(done, key, tuned, marked, base)

@@ -176,7 +176,9 @@ def mark_and_measure(
 ) -> Outcome:
     """Mark the file with a fresh key, read the mark back, evaluate the network."""
     key, marked = neuralmark.Key.new(), folder / f"marked{source.suffix}"
-    done = neuralmark.embed(source, key, marked, strength=strength, overwrite=True)
+    done = neuralmark.embed(
+        source, key, marked, options=neuralmark.EmbedOptions(strength=strength), overwrite=True
+    )
     verdict = neuralmark.verify(marked, key, claim=done.claim)
     reached = evaluator.accuracy(marked)
     return Outcome(

@@ -77,7 +77,9 @@ def measure(folder: Path, rounds: int, seed: int, side: int, budget: float) -> F
     before = short(base + tuning)
     _tensors.save(source, {NAME: before})
     key = Key.new(Parameters(rounds=rounds))
-    done = neuralmark.embed(source, key, marked, budget=budget, overwrite=True)
+    done = neuralmark.embed(
+        source, key, marked, options=neuralmark.EmbedOptions(budget=budget), overwrite=True
+    )
     after = _tensors.load(marked, NAME)
     placement = ((NAME, (side, side)),)
     carriers = require_carriers(key.at(placement), placement)

@@ -143,7 +143,13 @@ def float8(report: Report, folder: Path, side: int) -> None:
         _tensors.save(source, {NAME: raw}, dtype)
         for strength in (None, 1.0, 2.0):
             key = neuralmark.Key.new()
-            done = neuralmark.embed(source, key, marked, strength=strength, overwrite=True)
+            done = neuralmark.embed(
+                source,
+                key,
+                marked,
+                options=neuralmark.EmbedOptions(strength=strength),
+                overwrite=True,
+            )
             verdict = neuralmark.verify(marked, key, claim=done.claim)
             share = smallest_share(source, marked, key) / done.strength
             rows.append(

@@ -40,9 +40,16 @@ def prepare(folder: Path, gigabytes: float) -> tuple[Path, Path, int]:
     key = neuralmark.Key.new(owner="benchmark")
     key.save(key_file, None)
     published = neuralmark.Key.new(neuralmark.Parameters(rounds=4, filter="tiled"))
-    theirs = neuralmark.embed(model, published, tensors=[_checkpoint.MARKED], in_place=True)
+    theirs = neuralmark.embed(
+        model,
+        published,
+        options=neuralmark.EmbedOptions(tensors=[_checkpoint.MARKED]),
+        in_place=True,
+    )
     Path(f"{model}.claim.json").unlink()
-    neuralmark.embed(model, key, tensors=[_checkpoint.MARKED], in_place=True)
+    neuralmark.embed(
+        model, key, options=neuralmark.EmbedOptions(tensors=[_checkpoint.MARKED]), in_place=True
+    )
     assert theirs.claim is not None
     mark = published.at(theirs.claim.placement)
     np.savez(key_file.with_suffix(".npz"), K=mark.matrix, b=mark.bits, R=4)

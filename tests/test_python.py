@@ -53,9 +53,13 @@ def test_one_name_is_a_list_of_one(key: Key, tmp_path: Path) -> None:
     plain = gaussian_model(tmp_path / "plain.safetensors")
     name = max(load_file(plain).items(), key=lambda entry: entry[1].size)[0]
     out = tmp_path / "marked.safetensors"
-    assert neuralmark.embed(plain, key, out, tensors=name).tensors == (name,)
+    assert neuralmark.embed(
+        plain, key, out, options=neuralmark.EmbedOptions(tensors=name)
+    ).tensors == (name,)
     assert neuralmark.verify(out, key, tensors=name).verified
-    assert neuralmark.embed(plain, key, tensors="auto") == neuralmark.embed(plain, key)
+    assert neuralmark.embed(
+        plain, key, options=neuralmark.EmbedOptions(tensors="auto")
+    ) == neuralmark.embed(plain, key)
     assert neuralmark.verify(out, key, tensors="auto").trials > 1
     verdict, claim = neuralmark.rebuild_claim(out, key, tensors=name)
     assert verdict.verified
@@ -133,8 +137,9 @@ def test_slips_in_calls_are_clear(marked: Path, key: Key, tmp_path: Path) -> Non
     for call in (
         lambda: neuralmark.verify(marked, key, tensors=[]),
         lambda: neuralmark.verify(marked, key, claim=""),
-        lambda: neuralmark.embed(marked, key, tmp_path / "o.safetensors", strength="2"),  # type: ignore[arg-type]
-        lambda: neuralmark.embed(marked, key, tmp_path / "o.safetensors", budget="2"),  # type: ignore[arg-type]
+        lambda: neuralmark.embed(marked, key, options={"strength": 2}),  # type: ignore[arg-type]
+        lambda: neuralmark.EmbedOptions(strength="2"),  # type: ignore[arg-type]
+        lambda: neuralmark.EmbedOptions(budget="2"),  # type: ignore[arg-type]
     ):
         with pytest.raises((ParameterError, RecordError)) as caught:
             call()

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from neuralmark.core.key import Parameters
     from neuralmark.disputes import Claimant, Ruling, arbitrate, rule
     from neuralmark.keys.key import Key
-    from neuralmark.marking.embedding import Embedding, embed, rebuild_claim, recover
+    from neuralmark.marking.claiming import rebuild_claim
+    from neuralmark.marking.embedding import Embedding, EmbedOptions, embed, recover
     from neuralmark.marking.inspection import Inspection, inspect
     from neuralmark.marking.matrices import import_key
     from neuralmark.marking.rechecking import Recheck
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Claim",
     "Claimant",
+    "EmbedOptions",
     "Embedding",
     "Inspection",
     "Key",
@@ -58,6 +60,7 @@ __all__ = [
 _HOME = {
     "Claim": "records",
     "Claimant": "disputes",
+    "EmbedOptions": "marking.embedding",
     "Embedding": "marking.embedding",
     "Inspection": "marking.inspection",
     "Key": "keys.key",
@@ -72,7 +75,7 @@ _HOME = {
     "import_key": "marking.matrices",
     "imprint": "training.imprinting",
     "inspect": "marking.inspection",
-    "rebuild_claim": "marking.embedding",
+    "rebuild_claim": "marking.claiming",
     "recheck": "api",
     "recover": "marking.embedding",
     "rule": "disputes",

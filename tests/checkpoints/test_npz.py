@@ -125,7 +125,7 @@ def test_edit_and_reload(tmp_path: Path, saver: Any) -> None:
         name: lambda a=array: iter([a.tobytes()[:8], a.tobytes()[8:]])
         for name, array in new.items()
     }
-    open_checkpoint(path).write(out, lambda: edits)
+    open_checkpoint(path).write(out, edits)
     same_except(out, values, new)
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(out) as copy:
         for a, b in zip(old.infolist(), copy.infolist(), strict=True):

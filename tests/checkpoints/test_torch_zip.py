@@ -65,7 +65,7 @@ def raw(checkpoint: Checkpoint, name: str) -> bytes:
 
 def edit(path: Path, out: Path) -> None:
     new = torch.full((6,), 9.0).numpy().tobytes()
-    open_checkpoint(path).write(out, lambda: {"a": lambda: iter([new[:8], new[8:]])})
+    open_checkpoint(path).write(out, {"a": lambda: iter([new[:8], new[8:]])})
 
 
 @pytest.mark.parametrize(

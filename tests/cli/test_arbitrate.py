@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import PYTHON, call, clean_environment, gaussian_model, on_terminal, plain_key
 
-from neuralmark import Key, embed
+from neuralmark import EmbedOptions, Key, embed
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def thief(tmp_path: Path) -> Path:
 def stolen(marked: Path, thief: Path, tmp_path: Path) -> Path:
     """The owner's model with the thief's mark written over it."""
     out = tmp_path / "stolen.safetensors"
-    embed(marked, Key.load(thief), out, strength=1.5)
+    embed(marked, Key.load(thief), out, options=EmbedOptions(strength=1.5))
     return out
 
 

@@ -97,7 +97,11 @@ def test_marking_changes_one_tensor_only(form: str, in_place: bool, tmp_path: Pa
     key = Key.new(PARAMETERS)
     target = path if in_place else tmp_path / f"out{path.suffix}"
     neuralmark.embed(
-        path, key, None if in_place else target, in_place=in_place, tensors=["layer.weight"]
+        path,
+        key,
+        None if in_place else target,
+        options=neuralmark.EmbedOptions(tensors=["layer.weight"]),
+        in_place=in_place,
     )
     verdict = neuralmark.verify(target, key, tensors=["layer.weight"])
     assert verdict.matched == 256
@@ -154,5 +158,10 @@ def test_a_third_party_format_is_found_through_its_entry_point(
     array = np.random.default_rng(0).standard_normal(60_000).astype(np.float32)
     (tmp_path / "m.acme").write_bytes(b"ACME" + array.tobytes())
     key = Key.new(PARAMETERS)
-    neuralmark.embed(tmp_path / "m.acme", key, tmp_path / "o.acme", tensors=["w"])
+    neuralmark.embed(
+        tmp_path / "m.acme",
+        key,
+        tmp_path / "o.acme",
+        options=neuralmark.EmbedOptions(tensors=["w"]),
+    )
     assert neuralmark.verify(tmp_path / "o.acme", key).matched == 256

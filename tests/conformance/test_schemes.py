@@ -128,7 +128,10 @@ def test_projection_and_post_hoc_writing(name: str, tmp_path: Path) -> None:
     assert found(model, key).verified
     save_file(network().state_dict(), tmp_path / "m.safetensors")
     made = neuralmark.embed(
-        tmp_path / "m.safetensors", key, tmp_path / "o.safetensors", tensors=[LAYER], strength=2.0
+        tmp_path / "m.safetensors",
+        key,
+        tmp_path / "o.safetensors",
+        options=neuralmark.EmbedOptions(tensors=[LAYER], strength=2.0),
     )
     assert made.verdict is not None
     assert made.verdict.verified

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.conftest import QUICK, gaussian, one_line
 
-from neuralmark import Claim, Key, Parameters, Verdict, embed, verify
+from neuralmark import Claim, EmbedOptions, Key, Parameters, Verdict, embed, verify
 from neuralmark.core import bound
 from neuralmark.disputes import Claimant, Party, Relation, Ruling, Shown, arbitrate, rule
 from neuralmark.disputes.records import (
@@ -75,7 +75,7 @@ def noisy(source: Path, path: Path, deviations: float) -> Path:
 
 
 def mark(source: Path, key: Key, path: Path, strength: float | None = None) -> Path:
-    embed(source, key, path, tensors=[BODY], strength=strength)
+    embed(source, key, path, options=EmbedOptions(tensors=[BODY], strength=strength))
     return path
 
 
@@ -180,7 +180,7 @@ def test_a_thief_who_permuted_the_rest_does_not_win(owned: Path, tmp_path: Path)
     big = {f"pad{i}.weight": gaussian(400, 400, seed=900 + i) for i in range(4)}
     copy = write(tmp_path / "copy.safetensors", turned | big)
     disputed = tmp_path / "disputed.safetensors"
-    embed(copy, THIEF, disputed, tensors=["pad0.weight"])
+    embed(copy, THIEF, disputed, options=EmbedOptions(tensors=["pad0.weight"]))
     claim = Path(f"{disputed}.claim.json")
     own = load_file(disputed)
     own[BODY] = gaussian(POOLS, BITS, seed=5)  # what he shows has his mark only
@@ -293,7 +293,7 @@ def test_whoever_chooses_what_to_mark_does_not_choose_what_is_compared(
     """Marking all but a replaced tensor must not make the owner's exhibit unrelated."""
     swapped = changed(owned, tmp_path / "swap.safetensors", head=gaussian(100, 128, seed=8))
     disputed = tmp_path / "disputed.safetensors"
-    embed(swapped, THIEF, disputed, tensors=[BODY, "side.weight"])
+    embed(swapped, THIEF, disputed, options=EmbedOptions(tensors=[BODY, "side.weight"]))
     claim = Path(f"{disputed}.claim.json")
     parties = [Claimant("owner", OWNER, owned), Claimant("thief", THIEF, disputed, claim)]
     ruling = arbitrate(parties, disputed=disputed)
@@ -371,7 +371,7 @@ def test_a_mark_that_has_no_place_in_a_model_is_absent(
     more = load_file(stolen) | {"extra.weight": gaussian(256, 100, seed=4)}
     grown = write(tmp_path / "grown.safetensors", more)
     out = tmp_path / "extra.safetensors"
-    embed(grown, THIRD, out, tensors=["extra.weight"])
+    embed(grown, THIRD, out, options=EmbedOptions(tensors=["extra.weight"]))
     parties = [
         Claimant("owner", OWNER, owned),
         Claimant("thief", THIRD, out, Claim.load(f"{out}.claim.json")),

@@ -157,7 +157,7 @@ def test_named_tensors_of_a_quantised_model_can_be_marked(tmp_path: Path) -> Non
     name = "model.embed_tokens.weight"
     with pytest.raises(UnreadableError, match="name the tensors"):
         neuralmark.embed(folder, key)
-    neuralmark.embed(folder, key, tmp_path / "o", tensors=[name])
+    neuralmark.embed(folder, key, tmp_path / "o", options=neuralmark.EmbedOptions(tensors=[name]))
     assert neuralmark.verify(tmp_path / "o", key, tensors=[name]).verified
     found = neuralmark.verify(tmp_path / "o", key)
     assert found.verified  # what is found is found, whatever else could not be read

@@ -44,7 +44,7 @@ def test_every_float_type_is_marked_and_nothing_else_changes(tmp_path: Path, dty
     source, out = tmp_path / "m.safetensors", tmp_path / "out.safetensors"
     save_torch(tensors, source, metadata={"format": "pt", "note": "kept"})
     key = Key.new(SMALL)
-    result = neuralmark.embed(source, key, out, strength=1.5)
+    result = neuralmark.embed(source, key, out, options=neuralmark.EmbedOptions(strength=1.5))
     assert result.verdict is not None
     assert result.verdict.matched == 256
     assert result.verdict.smallest_margin > 1.2
@@ -75,10 +75,16 @@ def test_the_change_is_reported_and_is_what_the_file_shows(tmp_path: Path) -> No
 
 def test_a_budget_is_kept_and_a_strength_is_reached(tmp_path: Path) -> None:
     source, key = model(tmp_path / "m.safetensors"), Key.new(SMALL)
-    spent = neuralmark.embed(source, key, tmp_path / "a.safetensors", budget=9.0)
+    spent = neuralmark.embed(
+        source, key, tmp_path / "a.safetensors", options=neuralmark.EmbedOptions(budget=9.0)
+    )
     assert 0.0885 <= spent.change_relative <= 0.0901
-    strong = neuralmark.embed(source, key, tmp_path / "b.safetensors", strength=3.0)
-    weak = neuralmark.embed(source, key, tmp_path / "c.safetensors", strength=0.5)
+    strong = neuralmark.embed(
+        source, key, tmp_path / "b.safetensors", options=neuralmark.EmbedOptions(strength=3.0)
+    )
+    weak = neuralmark.embed(
+        source, key, tmp_path / "c.safetensors", options=neuralmark.EmbedOptions(strength=0.5)
+    )
     assert strong.verdict is not None
     assert weak.verdict is not None
     assert strong.verdict.smallest_margin > 4 * weak.verdict.smallest_margin
@@ -87,7 +93,7 @@ def test_a_budget_is_kept_and_a_strength_is_reached(tmp_path: Path) -> None:
     assert radius is not None
     assert 0 < radius < strong.change_relative
     with pytest.raises(InfeasibleError, match="raise budget="):
-        neuralmark.embed(source, key, budget=0.001)
+        neuralmark.embed(source, key, options=neuralmark.EmbedOptions(budget=0.001))
 
 
 def test_the_default_is_what_two_percent_buys_from_strength_one_to_two(tmp_path: Path) -> None:
@@ -107,7 +113,7 @@ def test_a_second_key_keeps_the_first_mark(tmp_path: Path) -> None:
     first, second = Key.new(SMALL), Key.new(SMALL)
     one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
     neuralmark.embed(source, first, one)
-    result = neuralmark.embed(one, second, two, other_keys=[first])
+    result = neuralmark.embed(one, second, two, options=neuralmark.EmbedOptions(other_keys=[first]))
     ((before, after),) = result.others
     assert before.matched == 256
     assert after.verified
@@ -142,7 +148,9 @@ def sharded(folder: Path, count: int = 3) -> Path:
 def test_a_folder_of_shards_keeps_everything_else(tmp_path: Path) -> None:
     folder, out = sharded(tmp_path / "model"), tmp_path / "marked"
     key = Key.new(SMALL)
-    result = neuralmark.embed(folder, key, out, tensors=["layers.1.mlp.weight"])
+    result = neuralmark.embed(
+        folder, key, out, options=neuralmark.EmbedOptions(tensors=["layers.1.mlp.weight"])
+    )
     assert result.claim_file == f"{out}.claim.json"
     for path in folder.rglob("*"):
         twin = out / path.relative_to(folder)
@@ -160,7 +168,9 @@ def test_in_place_changes_only_the_marked_tensors(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
     key = Key.new(SMALL)
     index = folder / "model.safetensors.index.json"
-    neuralmark.embed(index, key, in_place=True, tensors=["layers.0.mlp.weight"])
+    neuralmark.embed(
+        index, key, options=neuralmark.EmbedOptions(tensors=["layers.0.mlp.weight"]), in_place=True
+    )
     changed = [p.name for p in folder.glob("*.safetensors") if p.read_bytes() != before[p.name]]
     assert changed == ["model-00001-of-00003.safetensors"]
     assert neuralmark.verify(folder, key).verified
@@ -182,10 +192,12 @@ def test_what_cannot_be_written_is_refused_with_advice(tmp_path: Path) -> None:
     with pytest.raises(TooFewCarriersError, match="fewer rounds or pools"):
         neuralmark.embed(path, Key.new(Parameters(rounds=12)))
     with pytest.raises(ParameterError, match="either"):
-        neuralmark.embed(path, Key.new(SMALL), strength=1, budget=1)
+        neuralmark.embed(
+            path, Key.new(SMALL), options=neuralmark.EmbedOptions(strength=1, budget=1)
+        )
     for bad in (0, -1, float("nan"), float("inf")):
         with pytest.raises(ParameterError):
-            neuralmark.embed(path, Key.new(SMALL), strength=bad)
+            neuralmark.embed(path, Key.new(SMALL), options=neuralmark.EmbedOptions(strength=bad))
     with pytest.raises(InfeasibleError, match="pools"):
         neuralmark.embed(path, Key.new(Parameters(bits=1024, pools=512, rounds=1)))
     with pytest.raises(ParameterError, match="raw"):
@@ -211,7 +223,9 @@ def test_the_strongest_mark_that_passes_the_check_is_kept(tmp_path: Path) -> Non
         seen.append(float(change / np.linalg.norm(source)))
         return seen[-1] < 0.08
 
-    result = neuralmark.embed(path, Key.new(SMALL), out, check=check)
+    result = neuralmark.embed(
+        path, Key.new(SMALL), out, options=neuralmark.EmbedOptions(check=check)
+    )
     assert 0.06 < result.change_relative < 0.08
     assert max(seen) > 0.08
     assert sorted(p.name for p in tmp_path.iterdir()) == [
@@ -225,13 +239,16 @@ def test_the_strongest_mark_that_passes_the_check_is_kept(tmp_path: Path) -> Non
 def test_a_budget_is_kept_in_coarse_types_too(tmp_path: Path, dtype: str) -> None:
     tensor = torch.from_numpy(weights(1024, 1024)).to(TORCH[dtype])
     save_torch({"layer.weight": tensor}, tmp_path / "m.safetensors")
-    result = neuralmark.embed(tmp_path / "m.safetensors", Key.new(SMALL), budget=6.0)
+    result = neuralmark.embed(
+        tmp_path / "m.safetensors", Key.new(SMALL), options=neuralmark.EmbedOptions(budget=6.0)
+    )
     assert 0.04 < result.change_relative <= 0.0602
 
 
 def test_the_owner_is_told_what_to_mind(tmp_path: Path) -> None:
     def notes(path: Path, key: Key, **options: list[str]) -> str:
-        return " | ".join(neuralmark.embed(path, key, **options).warnings)  # type: ignore[arg-type]
+        given = neuralmark.EmbedOptions(**options)  # type: ignore[arg-type]
+        return " | ".join(neuralmark.embed(path, key, options=given).warnings)
 
     tensors = {f"l{i}.weight": weights(512, 600, seed=i) for i in range(2)}
     source, key = model(tmp_path / "m.safetensors", **tensors), Key.new(SMALL)
@@ -255,8 +272,15 @@ def test_another_keys_mark_is_found_through_the_claim_beside_the_input(tmp_path:
     source = model(tmp_path / "m.safetensors", **tensors)
     first, second = Key.new(SMALL), Key.new(SMALL)
     one = tmp_path / "one.safetensors"
-    neuralmark.embed(source, first, one, tensors=["l1.weight", "l2.weight"])
-    result = neuralmark.embed(one, second, tmp_path / "two.safetensors", other_keys=[first])
+    neuralmark.embed(
+        source, first, one, options=neuralmark.EmbedOptions(tensors=["l1.weight", "l2.weight"])
+    )
+    result = neuralmark.embed(
+        one,
+        second,
+        tmp_path / "two.safetensors",
+        options=neuralmark.EmbedOptions(other_keys=[first]),
+    )
     ((before, after),) = result.others
     assert before.matched == 256
     assert after.verified

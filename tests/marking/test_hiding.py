@@ -76,7 +76,7 @@ def test_a_mark_hides_behind_fine_tuning(
     base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
 ) -> None:
     model, out, key = fine_tune(tuned(0.2)), tmp_path / "out.safetensors", Key.new()
-    done = neuralmark.embed(model, key, out, base=base)
+    done = neuralmark.embed(model, key, out, options=neuralmark.EmbedOptions(base=base))
     assert done.verdict is not None
     assert done.verdict.matched == 256
     assert done.exposure is not None
@@ -91,9 +91,11 @@ def test_too_little_fine_tuning_hides_nothing(
 ) -> None:
     model, out, key = fine_tune(tuned(0.005)), tmp_path / "out.safetensors", Key.new()
     with pytest.raises(InfeasibleError, match="who has the base would find the mark"):
-        neuralmark.embed(model, key, out, base=base)
+        neuralmark.embed(model, key, out, options=neuralmark.EmbedOptions(base=base))
     assert not out.exists()
-    insisted = neuralmark.embed(model, key, out, base=base, strength=1.0)
+    insisted = neuralmark.embed(
+        model, key, out, options=neuralmark.EmbedOptions(base=base, strength=1.0)
+    )
     assert insisted.exposure is not None
     assert insisted.exposure > 0.6
 
@@ -107,7 +109,9 @@ def test_weights_that_fine_tuning_left_alone_stay(
         return torch.where(torch.rand_like(w) < 0.5, tuned(0.3)(w), w)
 
     model, out = fine_tune(sparse), tmp_path / "out.safetensors"
-    done = neuralmark.embed(model, Key.new(), out, base=base, strength=1.0)
+    done = neuralmark.embed(
+        model, Key.new(), out, options=neuralmark.EmbedOptions(base=base, strength=1.0)
+    )
     assert done.verdict is not None
     assert done.verdict.matched == 256
     after, before, public = (load_file(path) for path in (out, model, base))
@@ -119,14 +123,24 @@ def test_weights_that_fine_tuning_left_alone_stay(
 
 def test_tensors_of_the_base_itself_are_refused(base: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsuitableTensorError, match="it is the base's own"):
-        neuralmark.embed(base, Key.new(), tmp_path / "out.safetensors", base=base)
+        neuralmark.embed(
+            base,
+            Key.new(),
+            tmp_path / "out.safetensors",
+            options=neuralmark.EmbedOptions(base=base),
+        )
 
 
 def test_another_model_is_no_base(fine_tune: Callable[[Change], Path], tmp_path: Path) -> None:
     model, other = fine_tune(tuned(0.2)), tmp_path / "other.safetensors"
     save_file({"x.weight": torch.randn(64, 200)}, other)
     with pytest.raises(UnsuitableTensorError, match="the base has no tensor of this name"):
-        neuralmark.embed(model, Key.new(), tmp_path / "out.safetensors", base=other)
+        neuralmark.embed(
+            model,
+            Key.new(),
+            tmp_path / "out.safetensors",
+            options=neuralmark.EmbedOptions(base=other),
+        )
 
 
 def test_a_merged_adapter_is_recognised(
@@ -134,7 +148,12 @@ def test_a_merged_adapter_is_recognised(
 ) -> None:
     model = fine_tune(adapted(0.2, 16))
     with pytest.raises(InfeasibleError, match=r"as of a merged adapter.*in_span=True"):
-        neuralmark.embed(model, Key.new(), tmp_path / "out.safetensors", base=base)
+        neuralmark.embed(
+            model,
+            Key.new(),
+            tmp_path / "out.safetensors",
+            options=neuralmark.EmbedOptions(base=base),
+        )
 
 
 def test_a_mark_inside_an_adapters_span_keeps_its_rank(
@@ -142,7 +161,9 @@ def test_a_mark_inside_an_adapters_span_keeps_its_rank(
 ) -> None:
     rank = 32
     model, out, key = fine_tune(adapted(1.0, rank)), tmp_path / "out.safetensors", Key.new()
-    done = neuralmark.embed(model, key, out, base=base, in_span=True)
+    done = neuralmark.embed(
+        model, key, out, options=neuralmark.EmbedOptions(base=base, in_span=True)
+    )
     assert done.verdict is not None
     assert done.verdict.matched == 256
     after, before, public = (load_file(path) for path in (out, model, base))
@@ -179,7 +200,12 @@ def test_an_adapter_that_is_too_small_is_refused_with_its_share(
 ) -> None:
     model = fine_tune(adapted(0.05, 4))
     with pytest.raises(InfeasibleError, match="would change the adapter by"):
-        neuralmark.embed(model, Key.new(), tmp_path / "out.safetensors", base=base, in_span=True)
+        neuralmark.embed(
+            model,
+            Key.new(),
+            tmp_path / "out.safetensors",
+            options=neuralmark.EmbedOptions(base=base, in_span=True),
+        )
 
 
 def test_plain_fine_tuning_has_no_span(
@@ -187,11 +213,18 @@ def test_plain_fine_tuning_has_no_span(
 ) -> None:
     model, out = fine_tune(tuned(0.2)), tmp_path / "out.safetensors"
     with pytest.raises(InfeasibleError, match="no merged adapter"):
-        neuralmark.embed(model, Key.new(), out, base=base, in_span=True)
+        neuralmark.embed(
+            model, Key.new(), out, options=neuralmark.EmbedOptions(base=base, in_span=True)
+        )
     with pytest.raises(ParameterError, match="needs the base"):
-        neuralmark.embed(model, Key.new(), out, in_span=True)
+        neuralmark.embed(model, Key.new(), out, options=neuralmark.EmbedOptions(in_span=True))
     with pytest.raises(ParameterError, match="not a budget"):
-        neuralmark.embed(model, Key.new(), out, base=base, in_span=True, budget=1.0)
+        neuralmark.embed(
+            model,
+            Key.new(),
+            out,
+            options=neuralmark.EmbedOptions(base=base, in_span=True, budget=1.0),
+        )
 
 
 def test_inspect_says_what_who_has_the_base_would_find(

@@ -35,7 +35,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Key, Claim]:
     save_file(tensors, folder / "source.safetensors")
     key = Key.new(SMALL)
     marked = folder / "m.safetensors"
-    result = neuralmark.embed(folder / "source.safetensors", key, marked, strength=3)
+    result = neuralmark.embed(
+        folder / "source.safetensors", key, marked, options=neuralmark.EmbedOptions(strength=3)
+    )
     assert result.claim is not None
     assert len(result.claim.placement) == len(LAYERS)
     return marked, key, result.claim

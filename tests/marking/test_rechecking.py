@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from tests.conftest import QUICK, gaussian_model
 
 import neuralmark
-from neuralmark import Claim, Key, Recheck, Verdict, embed, recheck, verify
+from neuralmark import Claim, EmbedOptions, Key, Recheck, Verdict, embed, recheck, verify
 from neuralmark.errors import MalformedError, ParameterError, RecordError
 
 
@@ -142,7 +142,9 @@ def test_another_key_is_not_tried(marked: Path, secret: Key, tmp_path: Path) -> 
 
 
 def test_another_claim(model: Path, marked: Path, claim: Path, secret: Key, tmp_path: Path) -> None:
-    embed(model, secret, tmp_path / "one.safetensors", tensors=["layer1.weight"])
+    embed(
+        model, secret, tmp_path / "one.safetensors", options=EmbedOptions(tensors=["layer1.weight"])
+    )
     other = Claim.load(tmp_path / "one.safetensors.claim.json")
     result = recheck(verify(marked, secret, claim=claim), marked, secret, claim=other)
     assert {"claim", "placement", "status"} <= broken(result)

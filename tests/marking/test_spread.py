@@ -48,7 +48,7 @@ def test_a_mark_of_every_spread_is_found_without_a_claim(
     tmp_path: Path, deep: Path, spread: str
 ) -> None:
     key, out = Key.new(PARAMETERS), tmp_path / "o.safetensors"
-    made = neuralmark.embed(deep, key, out, spread=spread)
+    made = neuralmark.embed(deep, key, out, options=neuralmark.EmbedOptions(spread=spread))
     assert len(made.tensors) == COUNTS[spread]
     assert sorted(made.tensors) == sorted(changed(deep, out))
     verdict = neuralmark.verify(out, key)
@@ -64,7 +64,7 @@ def test_a_mark_of_every_spread_is_found_without_a_claim(
 
 def test_one_tensor_alone_is_found_without_a_claim(tmp_path: Path, deep: Path) -> None:
     key, out = Key.new(PARAMETERS), tmp_path / "o.safetensors"
-    neuralmark.embed(deep, key, out, tensors=["layers.9.weight"])
+    neuralmark.embed(deep, key, out, options=neuralmark.EmbedOptions(tensors=["layers.9.weight"]))
     verdict = neuralmark.verify(out, key)
     assert verdict.verified
     assert verdict.placement == (("layers.9.weight", (128, 128)),)
@@ -73,7 +73,12 @@ def test_one_tensor_alone_is_found_without_a_claim(tmp_path: Path, deep: Path) -
 
 def test_two_named_tensors_are_not_found_without_the_claim(tmp_path: Path, deep: Path) -> None:
     key, out = Key.new(PARAMETERS), tmp_path / "o.safetensors"
-    made = neuralmark.embed(deep, key, out, tensors=["layers.9.weight", "layers.3.weight"])
+    made = neuralmark.embed(
+        deep,
+        key,
+        out,
+        options=neuralmark.EmbedOptions(tensors=["layers.9.weight", "layers.3.weight"]),
+    )
     assert any("only with the claim" in warning for warning in made.warnings)
     assert not neuralmark.verify(out, key).verified
     assert neuralmark.verify(out, key, claim=made.claim).verified
@@ -91,7 +96,9 @@ def test_quick_is_found_among_the_layers_of_a_file_in_another_order(
     tmp_path: Path, deep: Path
 ) -> None:
     key, out = Key.new(PARAMETERS), tmp_path / "o.npz"
-    made = neuralmark.embed(deep, key, tmp_path / "o.safetensors", spread="wide")
+    made = neuralmark.embed(
+        deep, key, tmp_path / "o.safetensors", options=neuralmark.EmbedOptions(spread="wide")
+    )
     tensors = load_file(tmp_path / "o.safetensors")
     np.savez(out, **{name: tensors[name] for name in reversed(list(tensors))})  # type: ignore[arg-type]
     verdict = neuralmark.verify(out, key)
@@ -101,7 +108,9 @@ def test_quick_is_found_among_the_layers_of_a_file_in_another_order(
 
 def test_an_unknown_spread_is_refused(deep: Path) -> None:
     with pytest.raises(ParameterError, match="wide, quick, all"):
-        neuralmark.embed(deep, Key.new(PARAMETERS), spread="narrow")
+        neuralmark.embed(
+            deep, Key.new(PARAMETERS), options=neuralmark.EmbedOptions(spread="narrow")
+        )
 
 
 @pytest.mark.parametrize("spread", SPREADS)
@@ -112,7 +121,7 @@ def test_live_models_take_the_same_tensors(deep: Path, spread: str) -> None:
     model.layers = torch.nn.ModuleList(torch.nn.Linear(128, 128, bias=False) for _ in range(LAYERS))
     key = Key.new(PARAMETERS)
     live = neuralmark.imprint(model, key, spread=spread)
-    file = neuralmark.embed(deep, key, spread=spread)
+    file = neuralmark.embed(deep, key, options=neuralmark.EmbedOptions(spread=spread))
     assert live.tensors == file.tensors
     assert neuralmark.verify(model, key).verified
 

@@ -28,7 +28,9 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Key, Claim]:
     tensors = {name: weights(*shape, seed=i) for i, (name, shape) in enumerate(names.items())}
     source = model(folder / "source.safetensors", **tensors)
     key = Key.new(SMALL)
-    result = neuralmark.embed(source, key, folder / "m.safetensors", strength=2)
+    result = neuralmark.embed(
+        source, key, folder / "m.safetensors", options=neuralmark.EmbedOptions(strength=2)
+    )
     assert result.claim is not None
     return folder / "m.safetensors", key, result.claim
 
@@ -132,7 +134,12 @@ def test_nan_and_infinity_are_an_error_never_a_bit(
 def test_a_poisoned_tensor_elsewhere_does_not_hide_the_mark(tmp_path: Path) -> None:
     source = model(tmp_path / "s.safetensors", **{"a.weight": weights(600, 600)})
     key = Key.new(SMALL)
-    neuralmark.embed(source, key, tmp_path / "m.safetensors", tensors=["a.weight"])
+    neuralmark.embed(
+        source,
+        key,
+        tmp_path / "m.safetensors",
+        options=neuralmark.EmbedOptions(tensors=["a.weight"]),
+    )
     tensors = load_file(tmp_path / "m.safetensors")
     tensors["poison"] = np.full((600, 600), np.nan, np.float32)
     save_file(tensors, tmp_path / "p.safetensors")

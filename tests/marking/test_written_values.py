@@ -40,7 +40,8 @@ def embedded(
     """The tensors of a float32 file after embedding."""
     save_file(tensors, folder / "m.safetensors")
     out = folder / "o.safetensors"
-    made = neuralmark.embed(folder / "m.safetensors", secret, out, overwrite=True, **options)  # type: ignore[arg-type]
+    given = neuralmark.EmbedOptions(**options)  # type: ignore[arg-type]
+    made = neuralmark.embed(folder / "m.safetensors", secret, out, given, overwrite=True)
     assert made.verdict is not None
     assert made.verdict.matched == 160
     assert neuralmark.verify(out, secret).verified
@@ -285,7 +286,7 @@ def test_a_named_tensor_that_cannot_carry_a_mark_is_refused(
         with pytest.raises(
             UnsuitableTensorError, match=r"'a\.weight' cannot carry a mark"
         ) as error:
-            neuralmark.embed(source, secret, out, tensors=names)
+            neuralmark.embed(source, secret, out, options=neuralmark.EmbedOptions(tensors=names))
         assert REASONS[kind] in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["m.safetensors"]
 
@@ -331,7 +332,12 @@ def test_inspect_lists_what_is_not_finite_and_embedding_refuses_it(
     assert rows["b.weight"]["grid"] == "float32"
     for names in (None, ["a.weight"]):
         with pytest.raises(NonFiniteError, match=r"'a\.weight' holds NaN or infinity"):
-            neuralmark.embed(source, secret, tmp_path / "o.safetensors", tensors=names)
+            neuralmark.embed(
+                source,
+                secret,
+                tmp_path / "o.safetensors",
+                options=neuralmark.EmbedOptions(tensors=names),
+            )
 
 
 def test_a_model_of_nothing_else_is_refused(tmp_path: Path, secret: Key) -> None:
@@ -347,10 +353,10 @@ def test_a_grid_that_leaves_no_room_is_infeasible(tmp_path: Path, secret: Key) -
     near = (signs * (1 + gaussian(1).clip(-0.1, 0.1))).astype(np.float32)
     save_file({"a.weight": as_type(torch.bfloat16)(near)}, source)
     with pytest.raises(InfeasibleError):
-        neuralmark.embed(source, secret, out, strength=200)
+        neuralmark.embed(source, secret, out, options=neuralmark.EmbedOptions(strength=200))
     save_file({"a.weight": GRIDS["float8 e4m3"][0](gaussian())}, source)
     with pytest.raises(InfeasibleError):
-        neuralmark.embed(source, secret, out, strength=100)
+        neuralmark.embed(source, secret, out, options=neuralmark.EmbedOptions(strength=100))
     assert not out.exists()
 
 
@@ -367,13 +373,13 @@ def test_the_same_key_writes_the_same_bytes_in_place_or_not(
     outs = [tmp_path / f"{name}.safetensors" for name in ("one", "two", "other")]
     other = Key(PARAMETERS, b"owner=A", salt=bytes(32), secret=bytes(32))
     for out, key in zip(outs, (secret, secret, other), strict=True):
-        neuralmark.embed(source, key, out, strength=1.5)
+        neuralmark.embed(source, key, out, options=neuralmark.EmbedOptions(strength=1.5))
     one, two, else_ = (load_torch(out) for out in outs)
     assert outs[0].read_bytes() == outs[1].read_bytes()
     for name in tensors:
         assert (one[name].float() != else_[name].float()).float().mean() > 0.05
         assert torch.equal(one[name].float(), two[name].float())
-    neuralmark.embed(source, secret, in_place=True, strength=1.5)
+    neuralmark.embed(source, secret, options=neuralmark.EmbedOptions(strength=1.5), in_place=True)
     assert source.read_bytes() == outs[0].read_bytes()
 
 
@@ -383,9 +389,9 @@ def test_who_moves_follows_from_the_key_alone(
     source = tmp_path / "m.safetensors"
     save_torch({"a.weight": torch.from_numpy(gaussian()).to(torch.float8_e4m3fn)}, source)
     outs = [tmp_path / f"{i}.safetensors" for i in range(2)]
-    neuralmark.embed(source, secret, outs[0], strength=1)
+    neuralmark.embed(source, secret, outs[0], options=neuralmark.EmbedOptions(strength=1))
     monkeypatch.setattr(Key, "noise", lambda self, placement: 7)
-    neuralmark.embed(source, secret, outs[1], strength=1)
+    neuralmark.embed(source, secret, outs[1], options=neuralmark.EmbedOptions(strength=1))
     before, one, other = (load_torch(path)["a.weight"].float() for path in (source, *outs))
     moved = [each != before for each in (one, other)]
     both = (moved[0] & moved[1]).float().mean() / moved[0].float().mean()

@@ -148,9 +148,10 @@ def test_imprinting_a_live_model_costs_what_embedding_into_its_file_does(
     secret = key(PARAMETERS)
     save_file(model.state_dict(), tmp_path / "m.safetensors")
     file = neuralmark.embed(
-        *(tmp_path / "m.safetensors", secret, tmp_path / "o.safetensors"),
-        tensors=[NAME],
-        **effort,  # type: ignore[arg-type]
+        tmp_path / "m.safetensors",
+        secret,
+        tmp_path / "o.safetensors",
+        options=neuralmark.EmbedOptions(tensors=[NAME], **effort),  # type: ignore[arg-type]
     )
     live = neuralmark.imprint(model, secret, tensors=[NAME], **effort)  # type: ignore[arg-type]
     assert live.strength == pytest.approx(file.strength, rel=0.03)

@@ -12,7 +12,9 @@ table of `StoredTensor`s and inherits reading, writing and in-place change from 
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -83,6 +85,40 @@ class Patch:
     file: Path
     offset: int
     data: bytes
+
+
+@dataclass(frozen=True)
+class Copying:
+    """A copy that is being made: it ends by putting new bytes into some of its tensors."""
+
+    finish: Callable[[Edits], None]
+
+
+@contextmanager
+def in_background(work: Callable[[threading.Event], object]) -> Iterator[Callable[[], None]]:
+    """Work in a thread until it is waited for; whoever leaves earlier stops it."""
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def run() -> None:
+        try:
+            work(stop)
+        except BaseException as error:  # handed to who waits
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+
+    def wait() -> None:
+        thread.join()
+        if failures:
+            raise failures[0]
+
+    thread.start()
+    try:
+        yield wait
+    finally:
+        stop.set()
+        thread.join()
 
 
 class Checkpoint:
@@ -180,32 +216,21 @@ class Checkpoint:
                 yield piece
                 at, left = at + got, left - got
 
-    def write(self, out: Path, edits: Callable[[], Edits]) -> None:
-        """Write a copy to `out` (which must not exist) with some tensors' bytes replaced.
+    @contextmanager
+    def copying(self, out: Path) -> "Iterator[Copying]":
+        """Copy to `out` (which must not exist) in the background, until told what to replace."""
+        with in_background(partial(files.copy_tree, self.path, out)) as wait:
 
-        `edits` is called while the files are being copied, so that computing and copying overlap.
-        """
-        failures: list[BaseException] = []
-        stop = threading.Event()
+            def finish(edits: Edits) -> None:
+                wait()
+                self.apply(edits, lambda file: out if self.path.is_file() else out / file.name)
 
-        def copy() -> None:
-            try:
-                files.copy_tree(self.path, out, stop)
-            except BaseException as error:  # handed to the caller's thread below
-                failures.append(error)
+            yield Copying(finish)
 
-        thread = threading.Thread(target=copy)
-        thread.start()
-        try:
-            changed = edits()
-        except BaseException:
-            stop.set()
-            raise
-        finally:
-            thread.join()
-        if failures:
-            raise failures[0]
-        self.apply(changed, lambda file: out if self.path.is_file() else out / file.name)
+    def write(self, out: Path, edits: Edits) -> None:
+        """Write a copy to `out` (which must not exist) with some tensors' bytes replaced."""
+        with self.copying(out) as copy:
+            copy.finish(edits)
 
     def apply(self, edits: Edits, target: Callable[[Path], Path]) -> None:
         """Put the new bytes of the edited tensors into the files that `target` names, and sync."""

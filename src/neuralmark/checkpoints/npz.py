@@ -9,6 +9,8 @@ import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +20,7 @@ from neuralmark.checkpoints.contract import (
     CHUNK_BYTES,
     MAX_TENSORS,
     Checkpoint,
+    Copying,
     Edits,
     StoredTensor,
     TensorInfo,
@@ -192,20 +195,24 @@ class _Npz(zipped.ZipCheckpoint):
         """Members of an archive never overlap."""
         return None
 
-    def write(self, out: Path, edits: Callable[[], Edits]) -> None:
+    @contextmanager
+    def copying(self, out: Path) -> Iterator[Copying]:
         """As in the base; with compressed members, all are packed again in the same order."""
-        if not any(member.compressed for member in self._members.values()):
-            super().write(out, edits)
+        if any(member.compressed for member in self._members.values()):
+            yield Copying(partial(self._pack, out))
             return
-        changed = edits()
+        with super().copying(out) as copy:
+            yield copy
+
+    def _pack(self, out: Path, edits: Edits) -> None:
         with zipfile.ZipFile(out, "x") as archive:
             for name, member in self._members.items():
                 with archive.open(_zip_info(member.place.record), "w") as target:
-                    if name not in changed:
+                    if name not in edits:
                         pieces: Iterator[bytes | bytearray] = member.pieces(0)
                     else:
                         target.write(member.prefix())
-                        pieces = changed[name]()
+                        pieces = edits[name]()
                     for piece in pieces:
                         target.write(piece)
         shutil.copymode(self.path, out)

@@ -69,7 +69,8 @@ def main() -> None:
     os.environ.setdefault(*ONE_THREAD)
     try:
         try:
-            code = neuralmark.main(standalone_mode=False, prog_name="neuralmark")
+            with output.warnings_as_notes():
+                code = neuralmark.main(standalone_mode=False, prog_name="neuralmark")
         except SystemExit:  # click's way with a closed pipe; 1 would say "not verified"
             code = UsageError.exit_code
         sys.exit(code if isinstance(code, int) else 0)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from neuralmark.cli import _output as output
 from neuralmark.errors import PassphraseError
 
 if TYPE_CHECKING:
@@ -105,12 +104,6 @@ def prompt(question: str) -> str:
         )
     answer: str = click.prompt(question, hide_input=True, err=True)
     return answer
-
-
-def recovered(message: str | None) -> None:
-    """Say what was done about an interrupted in-place embedding, if anything was."""
-    if message:
-        output.note(message)
 
 
 def refuse_inputs(report: Path, inputs: Sequence[Path | None]) -> None:

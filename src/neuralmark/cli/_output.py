@@ -2,6 +2,7 @@
 
 import math
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from neuralmark.cli._language import in_options
+from neuralmark.errors import NeuralMarkWarning
 
 if TYPE_CHECKING:
     from neuralmark.marking.reading import Progress
@@ -33,6 +35,23 @@ def as_json(value: dict[str, Any]) -> None:
 def note(message: str) -> None:
     """A line for the person at the terminal, on stderr."""
     click.echo(f"neuralmark: {printable(in_options(message))}", err=True)
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """What the library warns of is told in a line, as everything else is."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, NeuralMarkWarning):
+            note(str(message))
+        else:
+            usual(message, category, *place, **more)
+
+    usual = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", NeuralMarkWarning)
+        warnings.showwarning = show
+        yield
 
 
 def printable(text: str) -> str:

@@ -39,17 +39,17 @@ def command(
     as_json: bool,
 ) -> None:
     """Rebuild the lost claim of a marked MODEL."""
-    from neuralmark.marking import embedding
+    from neuralmark.marking import claiming
 
     key = options.load_key(key_file, passphrase_file)
-    verdict, claim = embedding.rebuild_claim(model, key, tensors=list(tensors) or None)
+    verdict, claim = claiming.rebuild_claim(model, key, tensors=list(tensors) or None)
     if claim is None:
         if as_json:
             output.as_json({"claim_file": None, "verdict": verdict.to_dict()})
         else:
             output.note(f"no claim: {verdict.reason}")
         ctx.exit(3 if verdict.status == "unreadable" else 1)
-    path = out or embedding.claim_path(model)
+    path = out or claiming.claim_path(model)
     claim.save(path, overwrite=force)
     if as_json:
         output.as_json({"claim_file": str(path), "claim": claim.to_dict()})

@@ -93,24 +93,24 @@ def command(
     if not (out or in_place or dry_run):
         raise click.UsageError("say where to write: -o OUT, --in-place, or --dry-run")
     key = options.load_key(key_file, passphrase_file)
-    others = [options.load_key(path, passphrase_file) for path in other_keys]
-    if in_place:
-        options.recovered(embedding.recover(model))
+    chosen = embedding.EmbedOptions(
+        tensors=list(tensors) or None,
+        spread=spread,
+        strength=strength,
+        budget=budget,
+        base=base,
+        in_span=in_span,
+        check=_checker(check_command) if check_command else None,
+        other_keys=[options.load_key(path, passphrase_file) for path in other_keys],
+    )
     with output.progress_bar() as progress:
         result = embedding.embed(
             model,
             key,
             None if dry_run else out,
-            tensors=list(tensors) or None,
-            spread=spread,
-            strength=strength,
-            budget=budget,
-            base=base,
-            in_span=in_span,
+            chosen,
             in_place=in_place and not dry_run,
             overwrite=force,
-            check=_checker(check_command) if check_command else None,
-            other_keys=others,
             progress=progress,
         )
     for warning in result.warnings:

@@ -7,7 +7,8 @@ from pathlib import Path
 from neuralmark.demo import damage, digits, exposing
 from neuralmark.demo.page import Curve, DemoOutcome, DemoRow, Trained, demo_page
 from neuralmark.keys.key import Key
-from neuralmark.marking.embedding import claim_path, embed
+from neuralmark.marking.claiming import claim_path
+from neuralmark.marking.embedding import EmbedOptions, embed
 from neuralmark.marking.verification import verify
 from neuralmark.records import Claim, Verdict
 from neuralmark.reports.verdict import verdict_page
@@ -51,7 +52,9 @@ def run(folder: Path, say: Say) -> DemoOutcome:
     key, stranger = Key.new(owner="NeuralMark demo"), Key.new(owner="somebody else")
     files.remove(folder / "demo.nmkey")
     key.save(folder / "demo.nmkey", None)
-    embedding = embed(original, key, marked, strength=STRENGTH, overwrite=True)
+    embedding = embed(
+        original, key, marked, options=EmbedOptions(strength=STRENGTH), overwrite=True
+    )
     verdict, foreign = verify(marked, key), verify(marked, stranger)
 
     bench = DemoBench(folder, data, key, embedding.tensors)

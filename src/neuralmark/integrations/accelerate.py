@@ -24,7 +24,7 @@ import torch
 
 from neuralmark.integrations import _shared
 from neuralmark.keys.key import Key
-from neuralmark.marking.embedding import claim_path
+from neuralmark.marking.claiming import claim_path
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
 

@@ -21,7 +21,7 @@ except ImportError:
 
 from neuralmark.integrations._shared import Options, finish, numbers
 from neuralmark.keys.key import Key
-from neuralmark.marking.embedding import claim_path
+from neuralmark.marking.claiming import claim_path
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
 

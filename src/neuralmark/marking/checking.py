@@ -22,7 +22,7 @@ def strongest(drafted: Draft, check: Check, target: Path, *, fixed: bool) -> Dra
         path = files.beside(target, "nmcheck")
         try:
             with files.writing(path):
-                candidate.checkpoint.write(path, candidate.edits)
+                candidate.checkpoint.write(path, candidate.edits())
             return check(path)
         finally:
             with files.uninterrupted():

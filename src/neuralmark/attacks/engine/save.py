@@ -46,7 +46,7 @@ def save_attacked(
                 name: partial(_pieces, changed[name], checkpoint.info(name).dtype)
                 for name in edited
             }
-            checkpoint.write(temporary, lambda: edits)
+            checkpoint.write(temporary, edits)
         else:
             _write_safetensors(temporary, _stored(checkpoint, former, weights))
     return checkpoint.format if in_kind else "safetensors"

@@ -1,0 +1,138 @@
+"""Writing a drafted mark: into a copy, or in place under a journal; then reading it back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from neuralmark.checkpoints import Checkpoint, open_file, root_of
+from neuralmark.checkpoints.contract import Copying
+from neuralmark.errors import InfeasibleError, OutputError
+from neuralmark.keys.key import Key
+from neuralmark.marking.attempts import claimed
+from neuralmark.marking.claiming import claim_file, claim_of
+from neuralmark.marking.copies import left_out_of, links_in, mark_copies, other_copies, unmarked_in
+from neuralmark.marking.drafting import Draft
+from neuralmark.marking.judging import Looked, judge
+from neuralmark.marking.reading import Attempt, FileSuspect, Progress, digest_of
+from neuralmark.marking.verification import find
+from neuralmark.records import Claim, Verdict
+from neuralmark.storage import files, journal
+
+
+@dataclass(frozen=True)
+class Written:
+    """A mark that was written and read back."""
+
+    output: Path
+    claim_file: Path
+    claim: Claim
+    verdict: Verdict
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MarkedCopy:
+    """A copy of a model that is being made while its mark is computed."""
+
+    model: Path
+    out: Path
+    temporary: Path
+    claim_file: Path
+    claim_draft: Path
+    copying: Copying
+
+    def finish(self, drafted: Draft, progress: Progress | None) -> Written:
+        """Put the mark into the copy, read it back, and write the claim."""
+        self.copying.finish(drafted.edits())
+        there, root = same_part(self.model, self.temporary), root_of(self.model)
+        written = open_file(there)
+        notes = mark_copies(drafted, written, self.temporary) + left_out_of(root) + links_in(root)
+        verdict = _reread(drafted, there, str(self.out), progress)
+        source = digest_of(drafted.checkpoint, drafted.reading.digests)
+        claim = claim_of(drafted.key, drafted.placement, verdict.checkpoint_digest, source)
+        with files.create(self.claim_draft) as file:
+            file.write(claim.to_json().encode("utf-8"))
+        told = tuple(note.replace(self.temporary.name, self.out.name) for note in notes)
+        return Written(self.out, self.claim_file, claim, verdict, told)
+
+
+@contextmanager
+def copy_of(
+    checkpoint: Checkpoint, model: Path, out: Path, key: Key, *, overwrite: bool
+) -> Iterator[MarkedCopy]:
+    """Begin a copy; it and its claim get their names when both are complete."""
+    beside = claim_file(out, key, overwrite=overwrite)
+    with (
+        files.replacing(beside, overwrite=True) as claim_draft,
+        files.replacing(out, overwrite=overwrite) as temporary,
+        checkpoint.copying(temporary) as copying,
+    ):
+        yield MarkedCopy(model, out, temporary, beside, claim_draft, copying)
+
+
+def write_in_place(drafted: Draft, model: Path, progress: Progress | None) -> Written:
+    """Change the model itself, under a journal that undoes whatever is cut short."""
+    checkpoint, root = drafted.checkpoint, root_of(model)
+    claim, beside = _foretold(drafted), claim_file(root, drafted.key)
+    others = other_copies(checkpoint, root, drafted.tensors)
+    names = [tensor.info.name for tensor in drafted.tensors]
+    change = journal.JournalPlan(checkpoint.in_place_ranges(names), beside, claim.to_json())
+    with journal.changing(root, change):
+        checkpoint.apply(drafted.edits(), lambda file: file)
+        verdict = _reread(drafted, model, str(root), progress)
+    left = tuple(
+        f"{o.name} holds the marked tensors too, and stays unmarked: use out=..." for o in others
+    )
+    return Written(root, beside, claim, verdict, left + unmarked_in(root))
+
+
+def _foretold(drafted: Draft) -> Claim:
+    """The claim of what is about to be written."""
+    source = digest_of(drafted.checkpoint, drafted.reading.digests)
+    marked = replace(source, tensors=drafted.marked_digests())
+    return claim_of(drafted.key, drafted.placement, marked, source)
+
+
+def same_part(model: Path, target: Path) -> Path:
+    """What stands in `target` for the model as it was named: a named index stays that index."""
+    return target if root_of(model) == model else target / model.name
+
+
+def _reread(drafted: Draft, path: Path, label: str, progress: Progress | None) -> Verdict:
+    """Read the mark back from what was written; anything but a full match is a failure."""
+    written = FileSuspect(open_file(path), label)
+    attempt = Attempt(drafted.placement, drafted.tensors, "names")
+    finding = find(written, drafted.key, attempt, progress)
+    looked = Looked.at(written, claimed(written.tensors(), drafted.placement))
+    verdict = judge(finding, written, drafted.key, looked)
+    if verdict.matched != verdict.bits:
+        raise InfeasibleError(
+            f"only {verdict.matched} of {verdict.bits} bits were read back from the written file"
+        )
+    return verdict
+
+
+def target_of(model: Path, out: str | Path | None, in_place: bool, overwrite: bool) -> Path | None:
+    """Where the result goes; refuses the input itself unless in-place was asked for."""
+    if in_place:
+        if out is not None:
+            raise OutputError("in_place=True and an output exclude each other; give one of them")
+        return model
+    if out is None:
+        return None
+    out = Path(out)
+    with files.writing(out):
+        if out.exists() and model.exists() and out.samefile(model):
+            raise OutputError(
+                f"{out} is the input itself: choose another name or pass in_place=True"
+            )
+        if out.exists() and not overwrite:
+            raise OutputError(f"{out} exists already: choose another name or pass overwrite=True")
+        if out.is_dir() and not model.is_dir():
+            raise OutputError(f"{out} is a folder: give the name of a file")
+        if model.is_dir() and out.resolve().is_relative_to(model.resolve()):
+            raise OutputError(f"{out} lies inside the input folder: choose a place outside of it")
+        if model.resolve().is_relative_to(out.resolve()):
+            raise OutputError(f"{out} holds the input: choose a place outside of it")
+    return out
