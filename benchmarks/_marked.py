@@ -18,6 +18,7 @@ from neuralmark import Key, Parameters, attacks
 from neuralmark.attacks.engine.subject import read_weights
 from neuralmark.errors import InfeasibleError
 from neuralmark.marking.embedding import Embedding
+from neuralmark.marking.options import Spread
 
 Finding = dict[str, Any]
 """One marked model: title, limits of the AUC, facts, rows."""
@@ -99,7 +100,7 @@ ATTACKS: tuple[tuple[str, dict[str, Any]], ...] = (
 def _llm_marked(
     options: argparse.Namespace,
     folder: Path,
-    spread: str,
+    spread: Spread,
     members: Sequence[tuple[str, dict[str, Any]]],
 ) -> Finding:
     shape, key = Shape.of(options.weights), key_of(0)

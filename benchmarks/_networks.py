@@ -26,6 +26,7 @@ from neuralmark.attacks import Data
 from neuralmark.errors import NeuralMarkWarning
 from neuralmark.lab.execution.training import TrainingCourse
 from neuralmark.lab.execution.training import train as train_epochs
+from neuralmark.marking.options import Mode
 from neuralmark.records import Claim
 
 NAME = "conv4.weight"
@@ -40,7 +41,7 @@ class Setting:
 
     filter: str = ""
     rounds: int = 0
-    mode: str = ""
+    mode: Mode | None = None
     strength: float = 0.0
     number: int = 0
     """Which of the benchmark's keys."""
@@ -116,7 +117,7 @@ class Network:
 def train(
     data_folder: Path,
     key: Key | None,
-    mode: str = "",
+    mode: Mode | None = None,
     strength: float = 0.0,
     *,
     images: int = IMAGES,
@@ -200,12 +201,17 @@ def _data(folder: Path, images: int) -> zoo.DataSet:
 
 
 def _attach(
-    model: torch.nn.Module, optimizer: Any, key: Key, mode: str, strength: float
+    model: torch.nn.Module, optimizer: Any, key: Key, mode: Mode | None, strength: float
 ) -> neuralmark.LiveMark:
-    return neuralmark.attach(model, optimizer, key, tensors=[NAME], mode=mode, strength=strength)
+    return neuralmark.attach(
+        model,
+        optimizer,
+        key,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode=mode, strength=strength),
+    )
 
 
-def _stem(key: Key | None, mode: str, strength: float, images: int, seed: int) -> str:
+def _stem(key: Key | None, mode: Mode | None, strength: float, images: int, seed: int) -> str:
     """Name of the files, without the epochs."""
     if key is None:
         return f"clean-s{seed}-{images}"

@@ -13,7 +13,7 @@ from pathlib import Path
 import neuralmark
 from benchmarks._common import Report, parser, scratch
 from neuralmark import Key
-from neuralmark.attacks import suite
+from neuralmark.attacks import SuiteOptions, suite
 
 FILE = "weights/akamaster_resnet56-4bfd9763.th"
 
@@ -28,7 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
         key = Key.new()
         marked = neuralmark.embed(options.data / FILE, key, folder / "marked.th")
         start = time.perf_counter()
-        card = suite(folder / "marked.th", key, claim=marked.claim, jobs=options.jobs)
+        card = suite(
+            folder / "marked.th", key, options=SuiteOptions(jobs=options.jobs), claim=marked.claim
+        )
         seconds = time.perf_counter() - start
     told = card.to_dict()
     report.note(f"weights changed by {100 * marked.change_relative:.2f} %; {seconds:.0f} s")

@@ -21,6 +21,7 @@ from benchmarks._cifar import NAME, SmallCNN, load
 from benchmarks._common import Report, parser
 from neuralmark import Key, Verdict
 from neuralmark.attacks import Data
+from neuralmark.marking.options import Mode
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Result:
     verdict: Verdict | None
 
 
-def train(data: Data, epochs: int, seed: int, key: Key | None = None, mode: str = "") -> Result:
+def train(
+    data: Data, epochs: int, seed: int, key: Key | None = None, mode: Mode | None = None
+) -> Result:
     """SGD with momentum, random flips; with a key, one line more."""
     torch.manual_seed(seed)
     model = SmallCNN()
@@ -41,7 +44,9 @@ def train(data: Data, epochs: int, seed: int, key: Key | None = None, mode: str 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     mark = None
     if key is not None:
-        mark = neuralmark.attach(model, optimizer, key, tensors=[NAME], mode=mode)
+        mark = neuralmark.attach(
+            model, optimizer, key, options=neuralmark.AttachOptions(tensors=[NAME], mode=mode)
+        )
     for _ in range(epochs):
         model.train()
         for batch in torch.randperm(len(data.inputs)).split(128):

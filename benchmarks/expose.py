@@ -116,10 +116,9 @@ def attack(network: Network, data: Data) -> Result:
         Expose(),
         network.model,
         network.key,
+        options=attacks.LaunchOptions(tensors=[NAME], demand=False),
         claim=network.claim,
-        tensors=[NAME],
         data=data,
-        demand=False,
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks._common import Report, parser
 from neuralmark import schemes
-from neuralmark.attacks import Attack, Weights, launch
+from neuralmark.attacks import Attack, LaunchOptions, Weights, launch
 from neuralmark.attacks.contract import Scene
 from neuralmark.attacks.forge_fit import ForgeFit
 from neuralmark.attacks.forge_identity import ForgeIdentity
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     cases.append(("random, 1,000 keys", ForgeRandom(1000), layer, None, False))
     rows = []
     for name, attack, weights, owner, wanted in cases:
-        result = launch(attack, weights, owner, seed=1)
+        result = launch(attack, weights, owner, options=LaunchOptions(seed=1))
         assert result.after is not None
         matched, expected = result.after.matched, result.figures.get("expected_best_rate")
         rows.append(

@@ -41,7 +41,12 @@ def main(arguments: list[str] | None = None) -> int:
 
     step()
     marks = {
-        name: neuralmark.attach(model, optimizer, Key.new(schemes.parameters(name)), tensors=[NAME])
+        name: neuralmark.attach(
+            model,
+            optimizer,
+            Key.new(schemes.parameters(name)),
+            options=neuralmark.AttachOptions(tensors=[NAME]),
+        )
         for name in PAPER
     }
     for mark in marks.values():

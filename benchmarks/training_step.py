@@ -169,7 +169,9 @@ def measure(
     generator: torch.Generator,
 ) -> dict[str, float]:
     """Median seconds of the published steps and of both hooks, taken in turn."""
-    twin = neuralmark.attach(model, optimizer, key, tensors=[NAME], mode="loss")
+    twin = neuralmark.attach(
+        model, optimizer, key, options=neuralmark.AttachOptions(tensors=[NAME], mode="loss")
+    )
     mark = key.at(twin.placement)
     twin.detach()
     weight = model.get_parameter(NAME)
@@ -180,7 +182,9 @@ def measure(
     times: dict[str, list[float]] = {name: [] for name in COLUMNS}
     start = weight.detach().clone()
     for mode in ("gradient", "projection"):
-        live = neuralmark.attach(model, optimizer, key, tensors=[NAME], mode=mode)
+        live = neuralmark.attach(
+            model, optimizer, key, options=neuralmark.AttachOptions(tensors=[NAME], mode=mode)
+        )
         for _ in range(25):
             with torch.no_grad():  # what a step of the optimizer does to the weights
                 shuffled = update.reshape(-1)[torch.randperm(update.numel(), generator=generator)]

@@ -106,9 +106,8 @@ def measure(setting: Setting, network: Network, data: Data) -> Case:
                 Trim(reach, way),
                 network.model,
                 network.key,
+                options=attacks.LaunchOptions(tensors=[NAME], demand=False),
                 claim=network.claim,
-                tensors=[NAME],
-                demand=False,
             )
             bits = None if result.after is None else result.after.matched
             assert result.model is not None

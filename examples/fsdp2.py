@@ -32,7 +32,12 @@ def main() -> None:
     dist.broadcast_object_list(keys)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    mark = neuralmark.attach(model, optimizer, keys[0], tensors=["2.weight"], mode="projection")
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        keys[0],
+        options=neuralmark.AttachOptions(tensors=["2.weight"], mode="projection"),
+    )
 
     pixels, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels)

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from neuralmark.integrations.lightning import NeuralMarkCallback
+from neuralmark.integrations.lightning import AttachOptions, NeuralMarkCallback
 
 
 class Digits(LightningModule):
@@ -49,7 +49,10 @@ def main() -> None:
     rows = TensorDataset(torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels))
     key, out = neuralmark.Key.new(owner="Acme"), options.output
     saver = ModelCheckpoint(out, "model", enable_version_counter=False)
-    callbacks = [NeuralMarkCallback(key, tensors=["net.2.weight"], mode=options.mode), saver]
+    callbacks = [
+        NeuralMarkCallback(key, options=AttachOptions(tensors=["net.2.weight"], mode=options.mode)),
+        saver,
+    ]
     trainer = Trainer(max_epochs=options.epochs, callbacks=callbacks, logger=CSVLogger(out))
     trainer.fit(Digits(), DataLoader(rows, batch_size=64, shuffle=True))
     verdict = neuralmark.verify(out / "model.ckpt", key, claim=f"{out}.claim.json")

@@ -95,7 +95,7 @@ def test_a_state_dict_is_verified_and_not_trained(marked: Path, key: Key) -> Non
 
 def test_a_verdict_shows_itself(marked: Path, key: Key) -> None:
     claim = claim_of(marked)
-    verdict = neuralmark.verify(marked, key, claim=claim, full_digest=True, owner="Acme <AI>")
+    verdict = neuralmark.verify(marked, key, claim=claim, full_digest=True).with_owner("Acme <AI>")
     short = str(verdict)
     assert len(short) < 200
     assert "\n" not in short
@@ -124,7 +124,7 @@ def test_a_verdict_shows_itself(marked: Path, key: Key) -> None:
 def test_owners_are_one_line(marked: Path, key: Key) -> None:
     for wrong in ("a\nb", "x" * 201, ""):
         with pytest.raises(ParameterError, match="owner"):
-            neuralmark.verify(marked, key, owner=wrong)
+            neuralmark.verify(marked, key).with_owner(wrong)
 
 
 def test_the_supported_pythons_are_named() -> None:
@@ -147,7 +147,7 @@ def test_slips_in_calls_are_clear(marked: Path, key: Key, tmp_path: Path) -> Non
 
 
 def test_the_public_view_shows_the_owner_who_wants_it(marked: Path, key: Key) -> None:
-    told = neuralmark.verify(marked, key, owner="Acme Inc").public_dict()
+    told = neuralmark.verify(marked, key).with_owner("Acme Inc").public_dict()
     assert told["owner"] == "Acme Inc"
     assert told["date"]
     assert "smallest_margin" not in told

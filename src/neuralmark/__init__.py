@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from neuralmark.disputes import Claimant, Ruling, arbitrate, rule
     from neuralmark.keys.key import Key
     from neuralmark.marking.claiming import rebuild_claim
-    from neuralmark.marking.embedding import Embedding, EmbedOptions, embed, recover
+    from neuralmark.marking.embedding import Embedding, embed, recover
     from neuralmark.marking.inspection import Inspection, inspect
     from neuralmark.marking.matrices import import_key
+    from neuralmark.marking.options import AttachOptions, EmbedOptions, InspectOptions
     from neuralmark.marking.rechecking import Recheck
     from neuralmark.records import Claim, Verdict
     from neuralmark.training.attach import attach
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
     from neuralmark.training.imprinting import imprint
 
 __all__ = [
+    "AttachOptions",
     "Claim",
     "Claimant",
     "EmbedOptions",
     "Embedding",
+    "InspectOptions",
     "Inspection",
     "Key",
     "LiveMark",
@@ -58,10 +61,12 @@ __all__ = [
 ]
 
 _HOME = {
+    "AttachOptions": "marking.options",
     "Claim": "records",
     "Claimant": "disputes",
-    "EmbedOptions": "marking.embedding",
+    "EmbedOptions": "marking.options",
     "Embedding": "marking.embedding",
+    "InspectOptions": "marking.options",
     "Inspection": "marking.inspection",
     "Key": "keys.key",
     "LiveMark": "training.handle",

@@ -29,7 +29,6 @@ def verify(
     claim: Claim | str | Path | dict[str, Any] | None = None,
     tensors: Sequence[str] | str | None = None,
     full_digest: bool = False,
-    owner: str | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
     """Look for the key's mark in a checkpoint (a path), a live module or a state dict.
@@ -44,7 +43,6 @@ def verify(
         claim: Where the mark was put, as a `Claim`, the path of one, or a parsed one.
         tensors: Names of the tensors to read instead of searching.
         full_digest: Whether to take the SHA-256 of whole files too.
-        owner: A public label to show on the verdict; nothing depends on it.
         progress: Called with what is being done, bytes done, and bytes in all.
 
     Returns:
@@ -61,7 +59,7 @@ def verify(
         >>> neuralmark.verify("model.safetensors", key).verified
         False
     """
-    owner, followed = presenting.check_owner(owner), Claim.given(claim)
+    followed = Claim.given(claim)
     names = listed(tensors)
     if isinstance(model, str | Path):
         verdict = verification.verify(
@@ -81,7 +79,6 @@ def verify(
     return replace(
         verdict,
         date=presenting.now(),
-        owner=owner,
         claim_digest=followed.digest if followed else None,
         versions=presenting.versions(),
     )

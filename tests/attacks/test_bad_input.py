@@ -26,6 +26,7 @@ from neuralmark.attacks import Data
 from neuralmark.attacks.detect import Detect
 from neuralmark.attacks.distill import Distill
 from neuralmark.attacks.engine.launch import launch
+from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.finetune import Finetune
 from neuralmark.attacks.forge_random import ForgeRandom
 from neuralmark.attacks.merge import Merge
@@ -123,7 +124,11 @@ def test_tables_as_others_reach_the_workers(marked: Path) -> None:
     table = load_file(marked)
     other = {name: gaussian(*value.shape, seed=9) for name, value in table.items()}
     cards = [
-        attacks.suite(table, KEY, only=["merge"], others=[other], jobs=jobs, seed=3)
+        attacks.suite(
+            table,
+            KEY,
+            options=attacks.SuiteOptions(only=["merge"], others=[other], jobs=jobs, seed=3),
+        )
         for jobs in (1, 2)
     ]
     points = [[p.change for row in card.rows for p in row.points] for card in cards]
@@ -136,8 +141,10 @@ def test_tables_as_others_reach_the_workers(marked: Path) -> None:
 @pytest.mark.parametrize("seed", [-1, 1.5, "1", None, True, 1 << 64])
 def test_seeds(marked: Path, seed: Any) -> None:
     for go in (
-        lambda: launch(Noise(), marked, KEY, seed=seed),
-        lambda: attacks.suite(marked, KEY, only=["shift"], jobs=1, seed=seed),
+        lambda: launch(Noise(), marked, KEY, options=LaunchOptions(seed=seed)),
+        lambda: attacks.suite(
+            marked, KEY, options=attacks.SuiteOptions(only=["shift"], jobs=1, seed=seed)
+        ),
     ):
         with pytest.raises(ParameterError, match="seed") as caught:
             go()
@@ -148,7 +155,7 @@ SAME: Sequence[Any] = (3, np.int64(3))
 
 
 def test_seeds_of_numpy(marked: Path) -> None:
-    one, two = (launch(Noise(), marked, KEY, seed=seed) for seed in SAME)
+    one, two = (launch(Noise(), marked, KEY, options=LaunchOptions(seed=seed)) for seed in SAME)
     assert one.change == two.change
 
 
@@ -192,13 +199,13 @@ def test_numbers_of_numpy_are_plain_ones() -> None:
 @pytest.mark.parametrize("only", ["noise", [], [None]])
 def test_only_is_a_list_of_names(marked: Path, only: Any) -> None:
     with pytest.raises(ParameterError, match="only"):
-        attacks.suite(marked, KEY, only=only)
+        attacks.suite(marked, KEY, options=attacks.SuiteOptions(only=only))
 
 
 @pytest.mark.parametrize("jobs", [0, 1.5, "2", True])
 def test_jobs(marked: Path, jobs: Any) -> None:
     with pytest.raises(ParameterError, match="jobs"):
-        attacks.suite(marked, KEY, only=["shift"], jobs=jobs)
+        attacks.suite(marked, KEY, options=attacks.SuiteOptions(only=["shift"], jobs=jobs))
 
 
 # Files.
@@ -224,10 +231,10 @@ def test_nan_that_was_there_before_is_named(tmp_path: Path) -> None:
         with pytest.raises(NonFiniteError, match="'b' holds NaN") as caught:
             launch(attack, broken)
         one_line(caught.value)
-        launch(attack, broken, tensors=["a"])
+        launch(attack, broken, options=LaunchOptions(tensors=["a"]))
     for attack in (Merge(), Detect()):
         with pytest.raises(NonFiniteError, match=r"other checkpoint.*'b' holds NaN"):
-            launch(attack, sound, others=[broken])
+            launch(attack, sound, options=LaunchOptions(others=[broken]))
     save_file(broken, tmp_path / "nan.safetensors")
     call("attack", "detect", tmp_path / "nan.safetensors").failed(3, "NonFiniteError")
 
@@ -284,15 +291,15 @@ def test_bad_data_for_a_suite(live: tuple[nn.Module, Claim]) -> None:
 def test_names_as_inspect_prints_them() -> None:
     stored = {f"module.{name}.weight": gaussian(16, 16, seed=i) for i, name in enumerate("ab")}
     for name in ("a.weight", "module.a.weight"):
-        result = launch(Shift(), stored, tensors=[name, "module.a.weight"])
+        result = launch(Shift(), stored, options=LaunchOptions(tensors=[name, "module.a.weight"]))
         assert result.weights is not None
         changed = [n for n, w in result.weights.items() if not np.array_equal(w, stored[n])]
         assert changed == ["module.a.weight"]
     with pytest.raises(UnknownTensorError, match=r"a\.weight"):
-        launch(Shift(), stored, tensors=["a.weigt"])
+        launch(Shift(), stored, options=LaunchOptions(tensors=["a.weigt"]))
     twice = {**stored, "_orig_mod.a.weight": gaussian(4, 4)}
     with pytest.raises(UnknownTensorError, match="name one of them"):
-        launch(Shift(), twice, tensors=["a.weight"])
+        launch(Shift(), twice, options=LaunchOptions(tensors=["a.weight"]))
 
 
 def test_nothing_to_attack(tmp_path: Path) -> None:
@@ -302,7 +309,7 @@ def test_nothing_to_attack(tmp_path: Path) -> None:
         with pytest.raises(AttackError, match="no floating-point matrix") as caught:
             launch(attack, path)
         one_line(caught.value)
-    assert launch(Noise(), path, tensors=["a"]).change > 0
+    assert launch(Noise(), path, options=LaunchOptions(tensors=["a"])).change > 0
 
 
 # Suites.
@@ -310,9 +317,11 @@ def test_nothing_to_attack(tmp_path: Path) -> None:
 
 def test_a_suite_that_runs_nothing_says_why(marked: Path) -> None:
     with pytest.raises(MissingDataError, match="finetune needs data") as caught:
-        attacks.suite(marked, KEY, only=["finetune"])
+        attacks.suite(marked, KEY, options=attacks.SuiteOptions(only=["finetune"]))
     one_line(caught.value)
-    card = attacks.suite(marked, KEY, only=["finetune", "shift"], jobs=1)
+    card = attacks.suite(
+        marked, KEY, options=attacks.SuiteOptions(only=["finetune", "shift"], jobs=1)
+    )
     assert [each.attack for each in card.skipped] == ["finetune"]
 
 
@@ -320,7 +329,12 @@ def test_a_live_module_is_restructured_whatever_the_jobs(live: tuple[nn.Module, 
     model, claim = live
     told = []
     for jobs in (1, 2):
-        card = attacks.suite(model, KEY, claim=claim, only=["restructure", "shift"], jobs=jobs)
+        card = attacks.suite(
+            model,
+            KEY,
+            options=attacks.SuiteOptions(only=["restructure", "shift"], jobs=jobs),
+            claim=claim,
+        )
         assert {row.attack for row in card.rows} == {"restructure", "shift"}
         told.append([(row.label, p.matched) for row in card.rows for p in row.points])
     assert told[0] == told[1]

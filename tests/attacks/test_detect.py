@@ -22,6 +22,7 @@ from neuralmark.attacks.detect import (
     update,
 )
 from neuralmark.attacks.engine.launch import launch
+from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
 from neuralmark.errors import AttackError, DataMismatchError, MissingDataError, ParameterError
 from neuralmark.marking.drafting import draft, plan
@@ -140,17 +141,19 @@ def test_one_checkpoint_alone_and_beside_clean_ones() -> None:
     assert set(alone.figures) == set(STATISTICS)
     assert alone.change == 0
     clean = [{"module.a.weight": gaussian(64, 128, seed=s)} for s in (5, 6, 7)]
-    beside = launch(Detect(), table, others=clean)
+    beside = launch(Detect(), table, options=LaunchOptions(others=clean))
     assert set(beside.figures) == {*STATISTICS, *(f"clean_{name}" for name in STATISTICS)}
     assert beside.figures["ks"] < 0.05
     odd = {"a.weight": np.sign(table["a.weight"])}
-    assert launch(Detect(), odd, others=clean).figures["ks"] > 0.2
+    assert launch(Detect(), odd, options=LaunchOptions(others=clean)).figures["ks"] > 0.2
 
 
 def test_before_and_after() -> None:
     before = gaussian(128, 288)
     table = {"a.weight": marked(before, 1.0)}
-    found = launch(Detect("before"), table, others=[{"a.weight": before}]).figures
+    found = launch(
+        Detect("before"), table, options=LaunchOptions(others=[{"a.weight": before}])
+    ).figures
     assert found["update_unison"] > 20
     assert 0 < found["update_changed"] < 0.8
     with pytest.raises(MissingDataError):
@@ -161,6 +164,6 @@ def test_what_does_not_fit_is_said() -> None:
     table = {"a.weight": gaussian(64, 128)}
     for other in ({"a.weight": gaussian(64, 64)}, {"b.weight": gaussian(64, 128)}):
         with pytest.raises(DataMismatchError):
-            launch(Detect(), table, others=[other])
+            launch(Detect(), table, options=LaunchOptions(others=[other]))
     with pytest.raises(AttackError):
         launch(Detect(), {"a.bias": gaussian(64)})

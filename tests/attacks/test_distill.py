@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from neuralmark.attacks.distill import Distill, divergence, fresh  # noqa: E402
 from neuralmark.attacks.engine.launch import launch  # noqa: E402
+from neuralmark.attacks.engine.options import LaunchOptions  # noqa: E402
 
 SMALL = Parameters(bits=160, pools=320, rounds=1)
 
@@ -57,7 +58,10 @@ def test_the_teacher_is_left_alone_and_runs_repeat() -> None:
     model = teacher()
     kept = {name: value.clone() for name, value in model.state_dict().items()}
     given = data(model)
-    one, two, other = (launch(Distill(steps=3), model, data=given, seed=s) for s in (1, 1, 2))
+    one, two, other = (
+        launch(Distill(steps=3), model, options=LaunchOptions(seed=s), data=given)
+        for s in (1, 1, 2)
+    )
     assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
     assert one.model is not None
     assert two.model is not None

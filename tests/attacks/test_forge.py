@@ -8,6 +8,7 @@ from tests.conftest import call, gaussian
 
 from neuralmark import Key, Parameters, schemes
 from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.forge_fit import ForgeFit
 from neuralmark.attacks.forge_identity import ForgeIdentity
 from neuralmark.attacks.forge_learn import ForgeLearn
@@ -107,7 +108,9 @@ def test_a_private_filter_does_not_stop_learning_and_a_hashed_one_does(
 
 def test_native_keys_leave_nothing_to_learn() -> None:
     weights, key = unmarked("vanillamark")
-    result = launch(ForgeLearn(steps=100, against="native"), weights, key, seed=5)
+    result = launch(
+        ForgeLearn(steps=100, against="native"), weights, key, options=LaunchOptions(seed=5)
+    )
     assert not passes(result)
 
 

@@ -12,6 +12,7 @@ from neuralmark.errors import AttackError, DataMismatchError, MissingDataError
 torch = pytest.importorskip("torch")
 
 from neuralmark.attacks.engine.launch import launch  # noqa: E402
+from neuralmark.attacks.engine.options import LaunchOptions  # noqa: E402
 from neuralmark.attacks.nullspace import Nullspace, drawn, free_directions, record  # noqa: E402
 
 NAME = "2.weight"
@@ -57,7 +58,7 @@ def test_the_function_stays_and_the_mark_goes() -> None:
 
 def test_a_layer_with_full_inputs_leaves_no_room() -> None:
     model = network(wide=100, narrow=False)
-    result = launch(Nullspace(4.0), model, tensors=[NAME], data=data(400))
+    result = launch(Nullspace(4.0), model, options=LaunchOptions(tensors=[NAME]), data=data(400))
     assert result.figures["free_share"] == 0
     assert result.figures["layers"] == 0
     assert result.change == 0
@@ -87,7 +88,7 @@ def test_dead_channels_of_a_convolution_are_free() -> None:
     model = torch.nn.Sequential(first, torch.nn.ReLU(), second, *tail)
     inputs, labels = torch.randn(64, 3, 8, 8), torch.randint(0, 6, (64,))
     given = Data(inputs, labels, inputs[:32], labels[:32])
-    result = launch(Nullspace(10.0), model, tensors=[NAME], data=given)
+    result = launch(Nullspace(10.0), model, options=LaunchOptions(tensors=[NAME]), data=given)
     assert result.figures["free_share"] >= 0.5
     assert result.model is not None
     with torch.no_grad():
@@ -102,7 +103,7 @@ def test_conv1d_of_transformers_is_stored_the_other_way_round() -> None:
     first = torch.nn.Linear(10, 60, bias=False)
     model = torch.nn.Sequential(first, torch.nn.Identity(), utils.Conv1D(30, 60)).eval()
     given = data(10, 200)
-    result = launch(Nullspace(5.0), model, tensors=[NAME], data=given)
+    result = launch(Nullspace(5.0), model, options=LaunchOptions(tensors=[NAME]), data=given)
     assert result.figures["free_share"] == pytest.approx(50 / 60)
     assert result.model is not None
     with torch.no_grad():

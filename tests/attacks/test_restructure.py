@@ -16,6 +16,7 @@ from tests.attacks import _models as models  # noqa: E402
 
 from neuralmark.attacks.contract import Scene  # noqa: E402
 from neuralmark.attacks.engine.launch import launch  # noqa: E402
+from neuralmark.attacks.engine.options import LaunchOptions  # noqa: E402
 from neuralmark.attacks.engine.subject import subject_of  # noqa: E402
 from neuralmark.attacks.families import structure_of  # noqa: E402
 from neuralmark.attacks.restructure import HOW, Restructure  # noqa: E402
@@ -210,7 +211,9 @@ def test_grouped_convolutions_keep_their_places() -> None:
 
 def test_only_groups_beside_the_targets_are_touched() -> None:
     model = _cifar()
-    result = launch(Restructure("permute"), model, tensors=["layer1.0.conv1.weight"])
+    result = launch(
+        Restructure("permute"), model, options=LaunchOptions(tensors=["layer1.0.conv1.weight"])
+    )
     assert result.model is not None
     old, new = model.state_dict(), result.model.state_dict()
     moved = {name for name in old if not torch.equal(old[name], new[name])}
@@ -219,7 +222,11 @@ def test_only_groups_beside_the_targets_are_touched() -> None:
     assert prefix + "conv2.weight" in moved
     assert all(name.startswith(prefix) for name in moved)
     with pytest.raises(AttackError, match="beside the tensors to attack"):
-        launch(Restructure("permute"), models.lived_in(_sandwich()), tensors=["0.weight"])
+        launch(
+            Restructure("permute"),
+            models.lived_in(_sandwich()),
+            options=LaunchOptions(tensors=["0.weight"]),
+        )
 
 
 def _sandwich() -> Any:
@@ -236,7 +243,9 @@ def test_a_share_moves_that_share(share: float) -> None:
 
 def test_launch_is_the_same_for_the_same_seed() -> None:
     table = dict(subject_of(_cifar()).weights)
-    one, two, other = (launch(Restructure(), table, seed=seed).weights for seed in (1, 1, 2))
+    one, two, other = (
+        launch(Restructure(), table, options=LaunchOptions(seed=seed)).weights for seed in (1, 1, 2)
+    )
     assert one is not None
     assert two is not None
     assert other is not None

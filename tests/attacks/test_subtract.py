@@ -8,6 +8,7 @@ from tests.attacks._marks import NAME, Weights, bits_of, change, marked, tiled
 from tests.conftest import gaussian, one_line
 
 from neuralmark.attacks import Outcome, Scene
+from neuralmark.attacks.engine.options import SuiteOptions
 from neuralmark.attacks.engine.suite import suite
 from neuralmark.attacks.subtract import Subtract
 from neuralmark.errors import DataMismatchError, ParameterError
@@ -95,9 +96,9 @@ def test_a_base_that_does_not_fit_is_named() -> None:
 
 def test_the_suite_runs_it_with_a_base_and_says_so_without() -> None:
     w = {NAME: marked(base(), KEY, strength=1)}
-    card = suite(w, KEY, others=[{NAME: base()}], only=["subtract"], jobs=1)
+    card = suite(w, KEY, options=SuiteOptions(others=[{NAME: base()}], only=["subtract"], jobs=1))
     assert {row.variant for row in card.rows} == {"rank 0", "rank 16"}
-    bare = suite(w, KEY, only=["subtract", "shift"], jobs=1)
+    bare = suite(w, KEY, options=SuiteOptions(only=["subtract", "shift"], jobs=1))
     assert [each.attack for each in bare.skipped] == ["subtract"]
     assert "another checkpoint" in bare.skipped[0].why
 

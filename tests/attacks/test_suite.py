@@ -16,8 +16,10 @@ from tests.conftest import PYTHON, QUICK, clean_environment, gaussian, gaussian_
 
 from neuralmark import Key, attacks, embed, imprint
 from neuralmark.attacks import Attack, Card, Outcome, Scene, option
+from neuralmark.attacks.contract import AttackKind
 from neuralmark.attacks.engine import arena, card, suite
 from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine.options import LaunchOptions, SuiteOptions
 from neuralmark.attacks.engine.save import save_attacked
 from neuralmark.errors import (
     AttackError,
@@ -79,7 +81,7 @@ class Forge(Attack):
 
     summary: ClassVar[str] = "forge"
     expects: ClassVar[str] = "fails"
-    kind: ClassVar[str] = "key"
+    kind: ClassVar[AttackKind] = "key"
 
     key: Key | None = None
 
@@ -117,6 +119,7 @@ def result_of(attack: Attack, verdict: Verdict, matched: int | None) -> Result:
     after = None if matched is None else replace(verdict, matched=matched, status=status)
     return Result(
         attack="turn",
+        kind=attack.kind,
         settings=attack.settings(),
         strength=attack.strength,
         variant=attack.variant,
@@ -137,17 +140,20 @@ def row_of(verdict: Verdict, reached: Mapping[float, int | None]) -> card.CardRo
 
 def test_jobs_change_nothing(marked: Path) -> None:
     cards = [
-        attacks.suite(marked, KEY, only=["noise", "shift"], seed=5, jobs=jobs) for jobs in (1, 2)
+        attacks.suite(
+            marked, KEY, options=attacks.SuiteOptions(only=["noise", "shift"], seed=5, jobs=jobs)
+        )
+        for jobs in (1, 2)
     ]
     assert lasting(cards[0]) == lasting(cards[1])
-    other = attacks.suite(marked, KEY, only=["noise"], seed=6, jobs=1)
+    other = attacks.suite(marked, KEY, options=attacks.SuiteOptions(only=["noise"], seed=6, jobs=1))
     changes = [[point.change for point in card.rows[0].points] for card in (cards[0], other)]
     assert changes[0] != changes[1]
 
 
 def test_one_attack_does_not_move_another(marked: Path) -> None:
-    alone = attacks.suite(marked, KEY, only=["noise"], jobs=1)
-    both = attacks.suite(marked, KEY, only=["shift", "noise"], jobs=1)
+    alone = attacks.suite(marked, KEY, options=attacks.SuiteOptions(only=["noise"], jobs=1))
+    both = attacks.suite(marked, KEY, options=attacks.SuiteOptions(only=["shift", "noise"], jobs=1))
     assert lasting(alone)["rows"] == lasting(both)["rows"][1:]
 
 
@@ -161,21 +167,25 @@ def test_live_module_and_table_are_attacked_by_their_weights(marked: Path) -> No
         module.add_module(name, layer)
         layer.weight.data = torch.from_numpy(tensors[f"{name}.weight"])
     table = {name: value.detach().numpy() for name, value in module.state_dict().items()}
-    from_table = lasting(attacks.suite(table, KEY, only=["noise"], jobs=2))
-    from_module = lasting(attacks.suite(module, KEY, only=["noise"], jobs=2))
-    here = lasting(attacks.suite(module, KEY, only=["noise"], jobs=1))
+    from_table = lasting(
+        attacks.suite(table, KEY, options=attacks.SuiteOptions(only=["noise"], jobs=2))
+    )
+    from_module = lasting(
+        attacks.suite(module, KEY, options=attacks.SuiteOptions(only=["noise"], jobs=2))
+    )
+    here = lasting(attacks.suite(module, KEY, options=attacks.SuiteOptions(only=["noise"], jobs=1)))
     assert from_module == here
     assert from_module["model"] == "live Module"
     assert from_table["rows"] == from_module["rows"]
 
 
 def test_the_card_says_what_launching_says(marked: Path) -> None:
-    card = attacks.suite(marked, KEY, only=["noise"], seed=3, jobs=1)
+    card = attacks.suite(marked, KEY, options=attacks.SuiteOptions(only=["noise"], seed=3, jobs=1))
     (row,) = card.rows
     sweep = attacks.get("noise").sweep()
     assert [point.strength for point in row.points] == [each.strength for each in sweep]
     for attack, point in zip(sweep, row.points, strict=True):
-        result = launch(attack, marked, KEY, seed=arena.seed_of(attack, 3))
+        result = launch(attack, marked, KEY, options=LaunchOptions(seed=arena.seed_of(attack, 3)))
         assert result.after is not None
         assert (point.matched, point.status) == (result.after.matched, result.after.status)
         assert point.held == result.survived
@@ -282,7 +292,10 @@ def test_progress(marked: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     for jobs in (1, 2):
         attacks.suite(
-            marked, KEY, only=["shift"], jobs=jobs, progress=lambda *step: seen.append(step)
+            marked,
+            KEY,
+            options=attacks.SuiteOptions(only=["shift"], jobs=jobs),
+            progress=lambda *step: seen.append(step),
         )
     total = len(attacks.get("shift").sweep())
     assert seen == 2 * [("shift", i, total) for i in range(1, total + 1)]
@@ -294,31 +307,43 @@ def test_stopping_leaves_no_worker_behind(marked: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        attacks.suite(marked, KEY, only=["noise"], jobs=2, progress=stop)
+        attacks.suite(
+            marked, KEY, options=attacks.SuiteOptions(only=["noise"], jobs=2), progress=stop
+        )
     assert multiprocessing.active_children() == []
 
 
 def test_bad_input(marked: Path, tmp_path: Path) -> None:
     with pytest.raises(NoMarkError, match="does not carry"):
-        attacks.suite(marked.with_name("model.safetensors"), KEY, only=["shift"], jobs=1)
+        attacks.suite(
+            marked.with_name("model.safetensors"),
+            KEY,
+            options=attacks.SuiteOptions(only=["shift"], jobs=1),
+        )
     with pytest.raises(UnknownAttackError, match="did you mean 'shift'"):
-        attacks.suite(marked, KEY, only=["shif"], jobs=1)
+        attacks.suite(marked, KEY, options=attacks.SuiteOptions(only=["shif"], jobs=1))
     with pytest.raises(ParameterError, match="jobs"):
-        attacks.suite(marked, KEY, jobs=0)
+        attacks.suite(marked, KEY, options=attacks.SuiteOptions(jobs=0))
     with pytest.raises(CheckpointError):
-        attacks.suite(marked, KEY, others=[tmp_path / "no"], only=["merge"], jobs=2)
+        attacks.suite(
+            marked,
+            KEY,
+            options=attacks.SuiteOptions(others=[tmp_path / "no"], only=["merge"], jobs=2),
+        )
     other = tmp_path / "other.safetensors"
     save_file({"layer1.weight": gaussian(3, 3)}, other)
     for jobs in (1, 2):
         with pytest.raises(DataMismatchError):
-            attacks.suite(marked, KEY, others=[other], only=["merge"], jobs=jobs)
+            attacks.suite(
+                marked, KEY, options=attacks.SuiteOptions(others=[other], only=["merge"], jobs=jobs)
+            )
 
 
 def test_the_environment_is_put_back(marked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     before = dict(os.environ)
-    attacks.suite(marked, KEY, only=["shift"], jobs=2)
+    attacks.suite(marked, KEY, options=attacks.SuiteOptions(only=["shift"], jobs=2))
     assert dict(os.environ) == before
 
 
@@ -393,10 +418,18 @@ def test_a_live_module_with_data_goes_through_the_training_attacks_too() -> None
     model = network()
     key = Key(QUICK, b"", salt=bytes(32), secret=bytes([9]) * 32)
     made = imprint(model, key, tensors=[LAYER], strength=4.0)
-    card = suite(model, key, claim=made.claim, data=data(), jobs=1, only=["finetune", "shift"])
+    card = suite(
+        model,
+        key,
+        options=SuiteOptions(jobs=1, only=["finetune", "shift"]),
+        claim=made.claim,
+        data=data(),
+    )
     told = card.to_dict()
     rows = {(row["attack"], row["variant"]) for row in told["rows"]}
     assert {("finetune", "all"), ("finetune", "lora"), ("shift", "")} <= rows
     assert not any(each["attack"] == "finetune" for each in told["skipped"])
-    without = suite(model, key, claim=made.claim, jobs=1, only=["finetune", "shift"]).to_dict()
+    without = suite(
+        model, key, options=SuiteOptions(jobs=1, only=["finetune", "shift"]), claim=made.claim
+    ).to_dict()
     assert [each["attack"] for each in without["skipped"]] == ["finetune"]

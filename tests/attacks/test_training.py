@@ -15,6 +15,7 @@ import neuralmark
 from neuralmark import Claim, Key
 from neuralmark.attacks import Data
 from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.finetune import Finetune
 from neuralmark.attacks.overwrite import Overwrite
 from neuralmark.attacks.rewrite import Rewrite
@@ -153,7 +154,9 @@ def test_adaptive_forms(marked: tuple[nn.Sequential, Key, Claim], attack: Overwr
 def test_runs_are_repeated_by_their_seed(marked: tuple[nn.Sequential, Key, Claim]) -> None:
     attack = Overwrite(10.0, epochs=2, batch=16)
     one, two = (attacked(marked, attack, data()) for _ in range(2))
-    other = launch(attack, marked[0], marked[1], claim=marked[2], data=data(), seed=1)
+    other = launch(
+        attack, marked[0], marked[1], options=LaunchOptions(seed=1), claim=marked[2], data=data()
+    )
     assert one.change == two.change
     assert one.change != other.change
 
@@ -244,18 +247,32 @@ def test_an_interrupted_attack_goes_on_from_its_last_epoch(
     attack: Finetune | Overwrite, tmp_path: Path
 ) -> None:
     model, keep = normed(), tmp_path / "state.pt"
-    whole = launch(attack, model, data=data(), tensors=[LAYER])
+    whole = launch(attack, model, options=LaunchOptions(tensors=[LAYER]), data=data())
     with pytest.raises(Interrupted):
-        launch(attack, model, data=data(), tensors=[LAYER], progress=Watch(stop=6), keep=keep)
+        launch(
+            attack,
+            model,
+            options=LaunchOptions(tensors=[LAYER], keep=keep),
+            data=data(),
+            progress=Watch(stop=6),
+        )
     rest = Watch()
-    resumed = launch(attack, model, data=data(), tensors=[LAYER], progress=rest, keep=keep)
+    resumed = launch(
+        attack, model, options=LaunchOptions(tensors=[LAYER], keep=keep), data=data(), progress=rest
+    )
     assert rest.steps == [5, 6, 7, 8, 9, 10, 11, 12]
     assert same(resumed, whole)
     assert 0 < resumed.earlier < resumed.seconds
     assert whole.earlier == 0
     assert list(tmp_path.iterdir()) == [keep]
     nothing = Watch()
-    again = launch(attack, model, data=data(), tensors=[LAYER], progress=nothing, keep=keep)
+    again = launch(
+        attack,
+        model,
+        options=LaunchOptions(tensors=[LAYER], keep=keep),
+        data=data(),
+        progress=nothing,
+    )
     assert same(again, whole)
     assert nothing.steps == []
 
@@ -268,7 +285,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What an attack left that was interrupted in its second epoch."""
     keep = tmp_path_factory.mktemp("kept") / "state.pt"
     with pytest.raises(Interrupted):
-        launch(SHORT, normed(), data=data(), progress=Watch(stop=6), keep=keep)
+        launch(
+            SHORT, normed(), options=LaunchOptions(keep=keep), data=data(), progress=Watch(stop=6)
+        )
     return keep
 
 
@@ -278,7 +297,7 @@ def begun_again(
     """Whether an attack does all its steps, and ends as one that keeps nothing."""
     model, watch = model or normed(), Watch()
     given = {"data": data(), **more}
-    found = launch(attack, model, progress=watch, keep=keep, **given)  # type: ignore[arg-type]
+    found = launch(attack, model, options=LaunchOptions(keep=keep), progress=watch, **given)  # type: ignore[arg-type]
     assert same(found, launch(attack, model, **given))  # type: ignore[arg-type]
     return watch.steps == list(range(1, 9)) and found.earlier == 0
 
@@ -314,7 +333,7 @@ def test_where_nothing_can_be_kept_is_said_at_once(tmp_path: Path) -> None:
     for keep, why in ((tmp_path / "no" / "state.pt", "create it"), (tmp_path, "is a folder")):
         watch = Watch()
         with pytest.raises(OutputError, match=why):
-            launch(SHORT, normed(), data=data(), progress=watch, keep=keep)
+            launch(SHORT, normed(), options=LaunchOptions(keep=keep), data=data(), progress=watch)
         assert watch.steps == []
 
 

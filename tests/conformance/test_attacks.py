@@ -18,6 +18,7 @@ from neuralmark import Key, attacks
 from neuralmark.attacks import Attack
 from neuralmark.attacks.contract import KEY, TEST, WEIGHTS
 from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.errors import AttackError, MissingDataError, UnknownAttackError
 
 NAMES = attacks.names()
@@ -67,7 +68,7 @@ def by_variant(name: str) -> list[list[Attack]]:
 def launched(attack: Attack, model: Any, seed: int = 0) -> Result | None:
     """The result; None from an attack that says why this model gives it nothing to work on."""
     try:
-        return launch(attack, model, SECRET, seed=seed)
+        return launch(attack, model, SECRET, options=LaunchOptions(seed=seed))
     except AttackError as error:
         one_line(error)
         return None

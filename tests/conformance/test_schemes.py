@@ -19,6 +19,7 @@ from neuralmark.errors import (
     UnknownSchemeError,
     UnsuitableTensorError,
 )
+from neuralmark.marking.options import Mode
 
 LAYER = "2.weight"
 SIZES: dict[str, dict[str, Any]] = {
@@ -62,11 +63,16 @@ def key_of(chosen: Parameters, number: int = 1) -> Key:
     return Key(chosen, b"owner=A", salt=bytes(32), secret=bytes([number]) * 32)
 
 
-def trained(key: Key, steps: int = 500, mode: str = "gradient") -> nn.Sequential:
+def trained(key: Key, steps: int = 500, mode: Mode = "gradient") -> nn.Sequential:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     strength = STRENGTH.get(key.parameters.scheme, 1.0) if mode == "gradient" else 2.0
-    mark = neuralmark.attach(model, optimizer, key, tensors=[LAYER], mode=mode, strength=strength)
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        key,
+        options=neuralmark.AttachOptions(tensors=[LAYER], mode=mode, strength=strength),
+    )
     inputs = torch.randn(4, 3, 4, 4, generator=torch.Generator().manual_seed(1))
     for _ in range(steps):
         optimizer.zero_grad()
@@ -166,9 +172,15 @@ def test_numpy_and_torch_read_the_same(name: str) -> None:
 def test_the_loss_has_the_gradient_that_training_adds(name: str) -> None:
     key = key_of(parameters(name))
     one, two = network(), network()
-    for model, mode in ((one, "gradient"), (two, "loss")):
+    modes: tuple[tuple[torch.nn.Module, Mode], ...] = ((one, "gradient"), (two, "loss"))
+    for model, mode in modes:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        mark = neuralmark.attach(model, optimizer, key, tensors=[LAYER], mode=mode, strength=3.0)
+        mark = neuralmark.attach(
+            model,
+            optimizer,
+            key,
+            options=neuralmark.AttachOptions(tensors=[LAYER], mode=mode, strength=3.0),
+        )
         zero = torch.stack([0.0 * parameter.sum() for parameter in model.parameters()]).sum()
         (zero + mark.loss_term() if mode == "loss" else zero).backward()
         optimizer.step()
@@ -234,10 +246,15 @@ def test_too_small_a_tensor_is_refused(name: str) -> None:
     if name in ("vanillamark", "votemark"):  # 4 pools: can be read, but never written
         for mode in ("gradient", "projection"):
             with pytest.raises(neuralmark.errors.InfeasibleError):
-                neuralmark.attach(model, optimizer, key, tensors=[LAYER], mode=mode)
+                neuralmark.attach(
+                    model,
+                    optimizer,
+                    key,
+                    options=neuralmark.AttachOptions(tensors=[LAYER], mode=mode),
+                )
         return
     with pytest.raises(TooFewCarriersError):
-        neuralmark.attach(model, optimizer, key, tensors=[LAYER])
+        neuralmark.attach(model, optimizer, key, options=neuralmark.AttachOptions(tensors=[LAYER]))
 
 
 def test_unknown_names_and_settings_are_refused() -> None:

@@ -14,6 +14,7 @@ import neuralmark
 from neuralmark import Claim, Key, schemes
 from neuralmark.attacks import Data
 from neuralmark.attacks.engine.launch import launch
+from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.forge_learn import ForgeLearn
 from neuralmark.attacks.overwrite import Overwrite
 from neuralmark.disputes import Claimant, Ruling, arbitrate
@@ -26,7 +27,9 @@ def case(request: pytest.FixtureRequest) -> Case:
     key = key_of(parameters(request.param))
     model = trained(key)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    mark = neuralmark.attach(model, optimizer, key, tensors=[LAYER])
+    mark = neuralmark.attach(
+        model, optimizer, key, options=neuralmark.AttachOptions(tensors=[LAYER])
+    )
     claim = mark.claim()
     mark.detach()
     return key, claim, model, data(10)
@@ -37,7 +40,7 @@ def overwritten(case: Case, weight: float, rate: float) -> tuple[nn.Module, Key,
     key, claim, model, given = case
     scale = STRENGTH.get(key.parameters.scheme, 1.0)
     attack = Overwrite(weight * scale, rate=rate, epochs=40, batch=16, classifier="keep")
-    result = launch(attack, model, key, claim=claim, data=given, seed=3)
+    result = launch(attack, model, key, options=LaunchOptions(seed=3), claim=claim, data=given)
     assert result.model is not None
     assert result.key is not None
     digest = claim.marked_digest
@@ -86,7 +89,7 @@ def test_the_thief_never_wins_and_the_owner_does_while_his_mark_lasts(
 def test_a_learnt_matrix_decides_nothing(case: Case, tmp_path: Path) -> None:
     """The forger matches the owner's model as it is; his key proves nothing."""
     key, claim, model, _ = case
-    forged = launch(ForgeLearn(steps=5000), model, key, claim=claim, seed=4)
+    forged = launch(ForgeLearn(steps=5000), model, key, options=LaunchOptions(seed=4), claim=claim)
     assert forged.key is not None
     own = Claim(
         forged.key.fingerprint,

@@ -18,6 +18,7 @@ from torch import distributed as dist
 import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.errors import UsageError
+from neuralmark.marking.options import Mode
 
 KEY = Key(Parameters(160, 320, 1), salt=bytes(32), secret=bytes(range(32)))
 STEPS = 200
@@ -43,7 +44,9 @@ def whole(stage: int, folder: Path) -> Result:
     """Stages 1 and 2 keep whole weights: marked by the loss."""
     model = network().to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    mark = neuralmark.attach(model, optimizer, KEY, tensors=["2.weight"], mode="loss")
+    mark = neuralmark.attach(
+        model, optimizer, KEY, options=neuralmark.AttachOptions(tensors=["2.weight"], mode="loss")
+    )
     engine, zero, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=settings(stage)
     )
@@ -81,9 +84,11 @@ def sharded(stage: int, folder: Path) -> Result:
     return {"refusals": refusals, "matched": verdict.matched, "verified": verdict.verified}
 
 
-def refusal(model: torch.nn.Module, optimizer: Any, mode: str) -> str:
+def refusal(model: torch.nn.Module, optimizer: Any, mode: Mode) -> str:
     try:
-        neuralmark.attach(model, optimizer, KEY, tensors=["2.weight"], mode=mode)
+        neuralmark.attach(
+            model, optimizer, KEY, options=neuralmark.AttachOptions(tensors=["2.weight"], mode=mode)
+        )
     except UsageError as error:
         return str(error)
     return ""

@@ -45,7 +45,7 @@ from neuralmark import Key, LiveMark, Parameters, Verdict
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.imprint import LeastChange
 from neuralmark.errors import InfeasibleError
-from neuralmark.integrations._shared import Options
+from neuralmark.integrations._shared import Waiting
 
 POOLS = 320
 KEY = Key(Parameters(160, POOLS, 1), salt=bytes(32), secret=bytes(range(32)))
@@ -418,9 +418,10 @@ def refused(folder: Path) -> Result:
     late = network(203)
     optimizer = sgd(late)
     fully_shard(late)
-    early = partial(neuralmark.attach, late, optimizer, KEY, mode="gradient")
+    gradient = neuralmark.AttachOptions(mode="gradient")
+    early = partial(neuralmark.attach, late, optimizer, KEY, gradient)
     results["early_optimizer"] = message(early)
-    mark = neuralmark.attach(late, sgd(late), KEY, mode="gradient")
+    mark = neuralmark.attach(late, sgd(late), KEY, gradient)
     results["loss_term"] = message(mark.loss_term)
     computed = network(203)
     torch.nn.utils.parametrizations.weight_norm(computed.up)
@@ -438,7 +439,9 @@ def other_keys(folder: Path) -> Result:
         engine = ENGINES[name]()
         model = engine.shard(network(engine.width))
         calls: dict[str, Callable[[], Any]] = {
-            "attach": partial(neuralmark.attach, model, sgd(model), mine, tensors=ALL),
+            "attach": partial(
+                neuralmark.attach, model, sgd(model), mine, neuralmark.AttachOptions(ALL)
+            ),
             "imprint": partial(neuralmark.imprint, model, mine, tensors=ALL),
             "verify": partial(neuralmark.verify, model, mine, tensors=ALL),
             "settings": partial(attach, model, strength=1.0 + dist.get_rank()),
@@ -446,7 +449,7 @@ def other_keys(folder: Path) -> Result:
         }
         results[name] = {call: message(calls[call]) for call in calls}
         results[name]["same"] = message(partial(attach, model))
-    options = Options(mine, ALL, None, None, 1, "weights")
+    options = Waiting(mine, neuralmark.AttachOptions(ALL))
     plain = network(203)  # as a framework shows it: without DDP's shell
     results["framework"] = {"attach": message(partial(options.attach, plain, sgd(plain)))}
     return results
@@ -472,7 +475,9 @@ def attach(
     model: torch.nn.Module, *, tensors: Any = ALL, momentum: float = 0.9, **settings: Any
 ) -> tuple[torch.optim.SGD, LiveMark]:
     optimizer = sgd(model, momentum)
-    return optimizer, neuralmark.attach(model, optimizer, KEY, tensors=tensors, **settings)
+    return optimizer, neuralmark.attach(
+        model, optimizer, KEY, neuralmark.AttachOptions(tensors, **settings)
+    )
 
 
 def reads(mark: LiveMark) -> list[float]:

@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 import neuralmark
 from neuralmark import Claimant, Key, Parameters
+from neuralmark.attacks.engine.options import SuiteOptions
 from neuralmark.attacks.engine.suite import suite
 from neuralmark.keys.key import content_bytes
 from neuralmark.records import to_json
@@ -48,11 +49,11 @@ def write_records(release: str) -> None:
     """A verdict in both views, a robustness card and a ruling, in the folder of a release."""
     key, model = Key.load("plain.nmkey"), "marked.safetensors"
     claim = f"{model}.claim.json"
-    verdict = neuralmark.verify(model, key, claim=claim, full_digest=True, owner="Golden")
+    verdict = neuralmark.verify(model, key, claim=claim, full_digest=True).with_owner("Golden")
     verdict.save("verdict.json")
     Path("public.json").write_text(to_json(verdict.public_dict()), encoding="utf-8")
     attacks = ("noise", "prune", "quantize", "forge_random", "detect", "finetune")
-    suite(model, key, claim=claim, only=attacks, jobs=1).save("card.json")
+    suite(model, key, options=SuiteOptions(only=attacks, jobs=1), claim=claim).save("card.json")
     salt, secret = (_bytes(release, "thief", part) for part in ("salt", "secret"))
     thief = Key(key.parameters, content_bytes("Thief", ""), salt=salt, secret=secret)
     neuralmark.embed(model, thief, "stolen.safetensors")

@@ -11,8 +11,9 @@ from accelerate.utils import ProjectConfiguration  # type: ignore[import-untyped
 from safetensors.torch import save_file
 
 import neuralmark
-from neuralmark import Key
+from neuralmark import AttachOptions, Key
 from neuralmark.integrations import accelerate as bridge
+from neuralmark.marking.options import Mode
 
 NAME = "2.weight"
 
@@ -66,11 +67,16 @@ def train(
 
 
 @pytest.mark.parametrize("mode", ["gradient", "projection"])
-def test_plain_attach_works_on_prepared_objects(tmp_path: Path, key: Key, mode: str) -> None:
+def test_plain_attach_works_on_prepared_objects(tmp_path: Path, key: Key, mode: Mode) -> None:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model, optimizer = prepared(accelerator)
     strength = 200.0 if mode == "gradient" else 1.0
-    mark = neuralmark.attach(model, optimizer, key, tensors=[NAME], mode=mode, strength=strength)
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        key,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode=mode, strength=strength),
+    )
     train(accelerator, model, optimizer, range(400))
     assert mark.steps == 200  # steps of accumulation are none of the optimizer's
     assert mark.rate == 1
@@ -85,7 +91,9 @@ def test_the_helpers_log_and_finish(tmp_path: Path, key: Key) -> None:
     accelerator = Accelerator(cpu=True, log_with=tracker)
     accelerator.init_trackers("test")
     model, optimizer = prepared(accelerator)
-    mark = bridge.attach(accelerator, model, optimizer, key, tensors=[NAME], mode="projection")
+    mark = bridge.attach(
+        accelerator, model, optimizer, key, options=AttachOptions(tensors=[NAME], mode="projection")
+    )
     train(accelerator, model, optimizer, range(2))
     bridge.log(accelerator, mark, step=2)
     (step, values), *_ = tracker.told
@@ -101,7 +109,7 @@ def test_the_helpers_log_and_finish(tmp_path: Path, key: Key) -> None:
 
 @pytest.mark.parametrize(("mode", "every"), [("gradient", 1), ("projection", 3)])
 def test_a_loaded_state_goes_on_as_if_never_stopped(
-    tmp_path: Path, key: Key, mode: str, every: int
+    tmp_path: Path, key: Key, mode: Mode, every: int
 ) -> None:
     def start(seed: int) -> tuple[Any, Any, Any, Any]:
         accelerator = Accelerator(
@@ -109,7 +117,11 @@ def test_a_loaded_state_goes_on_as_if_never_stopped(
         )
         model, optimizer = prepared(accelerator, seed)
         mark = bridge.attach(
-            accelerator, model, optimizer, key, tensors=[NAME], mode=mode, every=every
+            accelerator,
+            model,
+            optimizer,
+            key,
+            options=AttachOptions(tensors=[NAME], mode=mode, every=every),
         )
         return accelerator, model, optimizer, mark
 

@@ -15,6 +15,7 @@ import neuralmark
 from neuralmark import Key
 from neuralmark.errors import ParameterError
 from neuralmark.integrations.lightning import NeuralMarkCallback
+from neuralmark.marking.options import AttachOptions, Mode
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning")
 
@@ -97,7 +98,12 @@ def by_hand(key: Key, steps: int, strength: float) -> torch.Tensor:
     """The same training without Lightning, the term added to the loss itself."""
     module = Automatic()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    mark = neuralmark.attach(module, optimizer, key, tensors=[NAME], mode="loss", strength=strength)
+    mark = neuralmark.attach(
+        module,
+        optimizer,
+        key,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="loss", strength=strength),
+    )
     batches = list(loader())
     for step in range(steps):
         optimizer.zero_grad()
@@ -114,7 +120,7 @@ def test_the_term_is_trained_in_exactly(
     """A naive hook would do nothing at all under automatic optimization, silently."""
     module = kind()
     callback = NeuralMarkCallback(
-        key, tensors=[NAME], mode="gradient", strength=50, optimizer=index
+        key, options=AttachOptions(tensors=[NAME], mode="gradient", strength=50), optimizer=index
     )
     fit(module, tmp_path, callback)
     expected = by_hand(key, 16, 50)
@@ -126,12 +132,12 @@ def test_the_term_is_trained_in_exactly(
 @pytest.mark.parametrize("mode", ["gradient", "projection"])
 @pytest.mark.parametrize("kind", [Automatic, Manual])
 def test_the_claim_beside_the_checkpoint_verifies_it(
-    tmp_path: Path, key: Key, kind: type[Automatic], mode: str
+    tmp_path: Path, key: Key, kind: type[Automatic], mode: Mode
 ) -> None:
     strength = 200.0 if mode == "gradient" else 1.0
     index = 1 if kind is Manual else 0
     callback = NeuralMarkCallback(
-        key, tensors=[NAME], mode=mode, strength=strength, optimizer=index
+        key, options=AttachOptions(tensors=[NAME], mode=mode, strength=strength), optimizer=index
     )
     saver = ModelCheckpoint(dirpath=tmp_path / "saved", filename="model")
     module = kind()
@@ -146,7 +152,9 @@ def test_the_claim_beside_the_checkpoint_verifies_it(
 def test_clipping_and_accumulation(tmp_path: Path, key: Key) -> None:
     """With all gradients clipped away the term alone moves the weights, once a step."""
     module = Automatic()
-    callback = NeuralMarkCallback(key, tensors=[NAME], mode="gradient", strength=50)
+    callback = NeuralMarkCallback(
+        key, options=AttachOptions(tensors=[NAME], mode="gradient", strength=50)
+    )
     fit(
         module,
         tmp_path,
@@ -157,7 +165,12 @@ def test_clipping_and_accumulation(tmp_path: Path, key: Key) -> None:
     )
     twin = Automatic()
     optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
-    neuralmark.attach(twin, optimizer, key, tensors=[NAME], mode="gradient", strength=50)
+    neuralmark.attach(
+        twin,
+        optimizer,
+        key,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient", strength=50),
+    )
     for _ in range(2):
         optimizer.zero_grad()
         optimizer.step()
@@ -167,7 +180,7 @@ def test_clipping_and_accumulation(tmp_path: Path, key: Key) -> None:
 
 
 def test_bf16_mixed_precision(tmp_path: Path, key: Key) -> None:
-    callback = NeuralMarkCallback(key, tensors=[NAME], mode="projection")
+    callback = NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME], mode="projection"))
     fit(Automatic(), tmp_path, callback, precision="bf16-mixed")
     assert callback.mark is not None
     assert callback.mark.margin == pytest.approx(2, rel=1e-3)
@@ -178,7 +191,7 @@ def test_numbers_reach_every_logger(tmp_path: Path, key: Key) -> None:
         EventAccumulator,
     )
 
-    callback = NeuralMarkCallback(key, tensors=[NAME], mode="projection")
+    callback = NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME], mode="projection"))
     loggers = [CSVLogger(tmp_path, name="csv", version=""), TensorBoardLogger(tmp_path, name="tb")]
     trainer = fit(Automatic(), tmp_path, callback, logger=loggers, log_every_n_steps=4)
     assert trainer.callback_metrics["neuralmark/rate"] == 1
@@ -196,11 +209,13 @@ def test_numbers_reach_every_logger(tmp_path: Path, key: Key) -> None:
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
 @pytest.mark.parametrize(("mode", "every"), [("gradient", 1), ("projection", 1), ("projection", 4)])
 def test_a_resumed_fit_equals_an_uninterrupted_one(
-    tmp_path: Path, key: Key, mode: str, every: int
+    tmp_path: Path, key: Key, mode: Mode, every: int
 ) -> None:
     def callback() -> NeuralMarkCallback:
         return NeuralMarkCallback(
-            key, tensors=[NAME], mode=mode, every=every, claim_path=tmp_path / "claim.json"
+            key,
+            options=AttachOptions(tensors=[NAME], mode=mode, every=every),
+            claim_path=tmp_path / "claim.json",
         )
 
     saver = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}", save_top_k=-1)
@@ -216,7 +231,9 @@ def test_a_resumed_fit_equals_an_uninterrupted_one(
 
 def test_two_keys_keep_their_states_apart(tmp_path: Path, key: Key) -> None:
     pair = [
-        NeuralMarkCallback(secret, tensors=[NAME], claim_path=tmp_path / f"{i}.json")
+        NeuralMarkCallback(
+            secret, options=AttachOptions(tensors=[NAME]), claim_path=tmp_path / f"{i}.json"
+        )
         for i, secret in enumerate((key, Key.new(key.parameters)))
     ]
     saver = ModelCheckpoint(dirpath=tmp_path, filename="model")
@@ -234,7 +251,7 @@ def test_an_interrupted_fit_leaves_no_hooks(tmp_path: Path, key: Key) -> None:
                 raise RuntimeError("power cut")
             return super().training_step(batch, batch_idx)
 
-    module, callback = Failing(), NeuralMarkCallback(key, tensors=[NAME])
+    module, callback = Failing(), NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME]))
     with pytest.raises(RuntimeError, match="power cut"):
         fit(module, tmp_path, callback)
     assert not callback.mark or not callback.mark._hooks
@@ -244,4 +261,8 @@ def test_an_interrupted_fit_leaves_no_hooks(tmp_path: Path, key: Key) -> None:
 
 def test_an_optimizer_that_does_not_exist(tmp_path: Path, key: Key) -> None:
     with pytest.raises(ParameterError, match="no optimizer 3"):
-        fit(Automatic(), tmp_path, NeuralMarkCallback(key, tensors=[NAME], optimizer=3))
+        fit(
+            Automatic(),
+            tmp_path,
+            NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME]), optimizer=3),
+        )

@@ -100,7 +100,12 @@ def test_the_gradient_equals_autograd_through_the_formed_product(kind: str) -> N
     key = Key(parameters, salt=bytes(32), secret=bytes(32))
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.0)
-    mark = neuralmark.attach(model, optimizer, key, target="lora-delta", tensors=[name], strength=7)
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        key,
+        options=neuralmark.AttachOptions(target="lora-delta", tensors=[name], strength=7),
+    )
     optimizer.step()
     down, up = module.lora_A["default"].weight, module.lora_B["default"].weight
     found = (down.grad.clone(), up.grad.clone())
@@ -122,7 +127,9 @@ def test_the_papers_setting_trains_to_every_bit() -> None:
     """GPT-2's form, r=4, α=32, ten rounds, the last block's c_attn by default; task and mark."""
     model, key = lora(gpt2(width=WIDTH)), paper_key()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)
-    mark = neuralmark.attach(model, optimizer, key, target="lora-delta")
+    mark = neuralmark.attach(
+        model, optimizer, key, options=neuralmark.AttachOptions(target="lora-delta")
+    )
     assert (mark.settings.mode, mark.settings.strength) == ("gradient", 1.0)
     assert mark.placement == ((f"{NAME}.lora_delta", (WIDTH, 3 * WIDTH)),)
     rows = torch.stack([Rows()[i]["input_ids"] for i in range(8)])
@@ -148,7 +155,9 @@ def test_a_reloaded_adapter_still_carries_the_papers_mark(tmp_path: Path) -> Non
     base.save_pretrained(tmp_path / "base")
     model, key = lora(base), paper_key()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
-    mark = neuralmark.attach(model, optimizer, key, target="lora-delta")
+    mark = neuralmark.attach(
+        model, optimizer, key, options=neuralmark.AttachOptions(target="lora-delta")
+    )
     for _ in range(150):
         optimizer.zero_grad()
         optimizer.step()
@@ -162,7 +171,12 @@ def test_products_cannot_be_projected() -> None:
     model = lora(gpt2(width=WIDTH))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
     with pytest.raises(UnsuitableTensorError, match="gradient"):
-        neuralmark.attach(model, optimizer, paper_key(), target="lora-delta", mode="projection")
+        neuralmark.attach(
+            model,
+            optimizer,
+            paper_key(),
+            options=neuralmark.AttachOptions(target="lora-delta", mode="projection"),
+        )
 
 
 def test_the_recommended_way_marks_the_merged_weights(tmp_path: Path, key: Key) -> None:
@@ -191,7 +205,12 @@ def test_a_mark_in_the_frozen_base_warns_that_an_adapter_loses_it(
     def mark() -> Claim | None:
         if way == "imprint":
             return neuralmark.imprint(model, key, tensors=[name]).claim
-        live = neuralmark.attach(model, optimizer, key, tensors=[name], mode="projection")
+        live = neuralmark.attach(
+            model,
+            optimizer,
+            key,
+            options=neuralmark.AttachOptions(tensors=[name], mode="projection"),
+        )
         rows = torch.stack([Rows()[i]["input_ids"] for i in range(4)])
         model(input_ids=rows, labels=rows).loss.backward()
         optimizer.step()
@@ -221,4 +240,9 @@ def test_full_training_below_an_adapter_does_not_warn(key: Key) -> None:
     weight.requires_grad_(True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     for mode in ("gradient", "projection"):
-        neuralmark.attach(model, optimizer, key, tensors=[f"{NAME}.weight"], mode=mode).detach()
+        neuralmark.attach(
+            model,
+            optimizer,
+            key,
+            options=neuralmark.AttachOptions(tensors=[f"{NAME}.weight"], mode=mode),
+        ).detach()

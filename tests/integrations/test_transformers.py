@@ -12,6 +12,7 @@ import neuralmark
 from neuralmark import Key
 from neuralmark.errors import ParameterError, UnsuitableTensorError
 from neuralmark.integrations.transformers import NeuralMarkCallback
+from neuralmark.marking.options import AttachOptions, Mode
 
 NAME = "transformer.h.1.attn.c_attn.weight"
 LOGGED = {"neuralmark/rate", "neuralmark/loss", "neuralmark/margin"}
@@ -53,10 +54,12 @@ def assert_equal(one: Any, two: Any) -> None:
 @pytest.mark.parametrize("mode", ["gradient", "projection"])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_the_saved_model_is_verified_by_the_claim_beside_it(
-    tmp_path: Path, key: Key, mode: str, precision: str
+    tmp_path: Path, key: Key, mode: Mode, precision: str
 ) -> None:
     strength = 400.0 if mode == "gradient" else 1.0
-    callback = NeuralMarkCallback(key, tensors=[NAME], mode=mode, strength=strength)
+    callback = NeuralMarkCallback(
+        key, options=AttachOptions(tensors=[NAME], mode=mode, strength=strength)
+    )
     run = trainer(
         tmp_path, callback, bf16=precision == "bf16", gradient_accumulation_steps=2, max_steps=50
     )
@@ -83,7 +86,7 @@ def test_numbers_reach_the_history_the_printed_logs_and_the_reporters(
         EventAccumulator,
     )
 
-    callback = NeuralMarkCallback(key, tensors=[NAME], mode="projection")
+    callback = NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME], mode="projection"))
     run = trainer(tmp_path, callback, report_to="tensorboard", logging_dir=str(tmp_path / "logs"))
     run.train()
     logged = [entry for entry in run.state.log_history if "loss" in entry]
@@ -104,7 +107,9 @@ def test_it_only_adds_the_term(tmp_path: Path, key: Key) -> None:
     """Clipping and accumulation are as without the callback: a vanishing term, no change."""
     marked = trainer(
         tmp_path / "a",
-        NeuralMarkCallback(key, tensors=[NAME], mode="gradient", strength=1e-30),
+        NeuralMarkCallback(
+            key, options=AttachOptions(tensors=[NAME], mode="gradient", strength=1e-30)
+        ),
         gradient_accumulation_steps=2,
         max_grad_norm=0.1,
     )
@@ -118,7 +123,9 @@ def test_the_term_comes_once_a_step_and_after_clipping(tmp_path: Path, key: Key)
     """One step of SGD with everything clipped away moves the weights by the term alone."""
     model = gpt2()
     twin = gpt2()
-    callback = NeuralMarkCallback(key, tensors=[NAME], mode="gradient", strength=3)
+    callback = NeuralMarkCallback(
+        key, options=AttachOptions(tensors=[NAME], mode="gradient", strength=3)
+    )
     trainer(
         tmp_path,
         callback,
@@ -130,7 +137,12 @@ def test_the_term_comes_once_a_step_and_after_clipping(tmp_path: Path, key: Key)
         learning_rate=1.0,
     ).train()
     optimizer = torch.optim.SGD(twin.parameters(), lr=1.0)
-    neuralmark.attach(twin, optimizer, key, tensors=[NAME], mode="gradient", strength=3)
+    neuralmark.attach(
+        twin,
+        optimizer,
+        key,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient", strength=3),
+    )
     optimizer.step()
     torch.testing.assert_close(
         model.get_parameter(NAME), twin.get_parameter(NAME), rtol=1e-6, atol=1e-8
@@ -140,10 +152,12 @@ def test_the_term_comes_once_a_step_and_after_clipping(tmp_path: Path, key: Key)
 
 @pytest.mark.parametrize(("mode", "every"), [("gradient", 1), ("projection", 1), ("projection", 3)])
 def test_a_resumed_run_equals_an_uninterrupted_one(
-    tmp_path: Path, key: Key, mode: str, every: int
+    tmp_path: Path, key: Key, mode: Mode, every: int
 ) -> None:
     def callback() -> NeuralMarkCallback:
-        return NeuralMarkCallback(key, tensors=[NAME], mode=mode, every=every)
+        return NeuralMarkCallback(
+            key, options=AttachOptions(tensors=[NAME], mode=mode, every=every)
+        )
 
     whole = trainer(tmp_path / "whole", callback(), save_strategy="steps", save_steps=5)
     whole.train()
@@ -159,22 +173,28 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path, key: Key) -> None:
-    first = NeuralMarkCallback(key, tensors=[NAME], mode="gradient")
+    first = NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME], mode="gradient"))
     trainer(tmp_path, first, save_strategy="steps", save_steps=5).train()
     model = gpt2()
     other = trainer(
-        tmp_path, NeuralMarkCallback(key, tensors=[NAME], mode="gradient", strength=2), model
+        tmp_path,
+        NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME], mode="gradient", strength=2)),
+        model,
     )
     with pytest.raises(ParameterError, match="strength"):
         other.train(resume_from_checkpoint=True)
-    usual = trainer(tmp_path, NeuralMarkCallback(key, tensors=[NAME]), model)
+    usual = trainer(tmp_path, NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME])), model)
     with pytest.raises(ParameterError, match=r"mode|strength"):
         usual.train(resume_from_checkpoint=True)
-    trainer(tmp_path / "b", NeuralMarkCallback(key, tensors=[NAME], mode="gradient"), model).train()
+    trainer(
+        tmp_path / "b",
+        NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME], mode="gradient")),
+        model,
+    ).train()
 
 
 def test_training_that_broke_off_can_begin_again(tmp_path: Path, key: Key) -> None:
-    callback = NeuralMarkCallback(key, tensors=[NAME], mode="projection")
+    callback = NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME], mode="projection"))
     run = trainer(tmp_path, callback)
     batch, run.get_train_dataloader = run.get_train_dataloader, None  # type: ignore[method-assign, assignment]
     with pytest.raises(TypeError):
@@ -190,7 +210,7 @@ def test_training_that_broke_off_can_begin_again(tmp_path: Path, key: Key) -> No
 
 
 def test_weights_gone_wrong_are_logged_as_such(tmp_path: Path, key: Key) -> None:
-    callback = NeuralMarkCallback(key, tensors=[NAME], mode="gradient")
+    callback = NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME], mode="gradient"))
     run = trainer(tmp_path, callback, learning_rate=1e38, optim="sgd")
     with pytest.raises(neuralmark.errors.NonFiniteError):
         run.train()
@@ -201,4 +221,8 @@ def test_frozen_weights_are_refused_before_the_first_step(tmp_path: Path, key: K
     model = gpt2()
     model.get_parameter(NAME).requires_grad_(False)
     with pytest.raises(UnsuitableTensorError, match="frozen"):
-        trainer(tmp_path, NeuralMarkCallback(key, tensors=[NAME], mode="gradient"), model).train()
+        trainer(
+            tmp_path,
+            NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME], mode="gradient")),
+            model,
+        ).train()

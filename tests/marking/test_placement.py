@@ -17,8 +17,8 @@ from neuralmark.errors import (
     UnknownTensorError,
     UnsuitableTensorError,
 )
+from neuralmark.marking.options import SPREADS, Spread
 from neuralmark.marking.placement import (
-    SPREADS,
     auto,
     canonical_name,
     catalogue_of,
@@ -68,7 +68,7 @@ DEEP = [
 
 
 def chosen(
-    infos: list[TensorInfo], parameters: Parameters | None = None, spread: str = "wide"
+    infos: list[TensorInfo], parameters: Parameters | None = None, spread: Spread = "wide"
 ) -> list[str]:
     choice = auto(catalogue_of(infos), parameters or Parameters(), spread)
     return [tensor.name for tensor in choice.tensors]
@@ -122,7 +122,7 @@ def test_wide_is_spread_evenly_over_the_depths_and_the_kinds_of_layers(pools: in
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-def test_no_spread_depends_on_order_precision_or_wrappers(spread: str) -> None:
+def test_no_spread_depends_on_order_precision_or_wrappers(spread: Spread) -> None:
     usual = chosen(DEEP, spread=spread)
     for seed in range(5):
         shuffled = random.Random(seed).sample(DEEP, len(DEEP))
@@ -145,7 +145,7 @@ def test_the_reason_names_the_spread_and_what_it_takes() -> None:
 
 def test_an_unknown_spread_is_refused() -> None:
     with pytest.raises(ParameterError, match="wide, quick, all"):
-        auto(catalogue_of(DEEP), Parameters(), "narrow")
+        auto(catalogue_of(DEEP), Parameters(), "narrow")  # type: ignore[arg-type]
 
 
 def test_obstacles_and_tied_tensors_are_passed_over_under_every_spread() -> None:

@@ -15,12 +15,13 @@ from neuralmark import Key, Parameters
 from neuralmark.core.bound import bound_log2, boundary
 from neuralmark.errors import ParameterError
 from neuralmark.marking import placement
+from neuralmark.marking.options import Spread
 
 PARAMETERS = Parameters(bits=160, pools=320)
 LAYERS = 12
 TRIALS = 27
 """Three lists, every tensor, lists by rows and under prefixes."""
-SPREADS = ("wide", "quick", "all")
+SPREADS: tuple[Spread, ...] = ("wide", "quick", "all")
 COUNTS = {"wide": 6, "quick": 2, "all": LAYERS}
 
 
@@ -45,7 +46,7 @@ def changed(before: Path, after: Path) -> list[str]:
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_a_mark_of_every_spread_is_found_without_a_claim(
-    tmp_path: Path, deep: Path, spread: str
+    tmp_path: Path, deep: Path, spread: Spread
 ) -> None:
     key, out = Key.new(PARAMETERS), tmp_path / "o.safetensors"
     made = neuralmark.embed(deep, key, out, options=neuralmark.EmbedOptions(spread=spread))
@@ -109,12 +110,14 @@ def test_quick_is_found_among_the_layers_of_a_file_in_another_order(
 def test_an_unknown_spread_is_refused(deep: Path) -> None:
     with pytest.raises(ParameterError, match="wide, quick, all"):
         neuralmark.embed(
-            deep, Key.new(PARAMETERS), options=neuralmark.EmbedOptions(spread="narrow")
+            deep,
+            Key.new(PARAMETERS),
+            neuralmark.EmbedOptions(spread="narrow"),  # type: ignore[arg-type]
         )
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-def test_live_models_take_the_same_tensors(deep: Path, spread: str) -> None:
+def test_live_models_take_the_same_tensors(deep: Path, spread: Spread) -> None:
     import torch
 
     model = torch.nn.Module()
@@ -127,7 +130,7 @@ def test_live_models_take_the_same_tensors(deep: Path, spread: str) -> None:
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-def test_the_command_line(tmp_path: Path, deep: Path, spread: str) -> None:
+def test_the_command_line(tmp_path: Path, deep: Path, spread: Spread) -> None:
     key, out = plain_key(tmp_path / "k.nmkey"), tmp_path / "o.safetensors"
     done = call("embed", deep, "--key", key, "-o", out, "--spread", spread, "--json")
     assert done.code == 0, done

@@ -10,6 +10,7 @@ from tests.conftest import QUICK, gaussian, gaussian_model
 
 from neuralmark import Claimant, Key, Parameters, Ruling, Verdict, arbitrate, embed, verify
 from neuralmark.attacks import Card
+from neuralmark.attacks.engine.options import SuiteOptions
 from neuralmark.attacks.engine.suite import suite
 from neuralmark.errors import OutputError, RecordError
 from neuralmark.records import PublicVerdict, Record
@@ -38,7 +39,7 @@ def verdicts(marked: Path, key: Key, folder: Path) -> dict[str, Verdict]:
     short = Key.new(Parameters(64, 128, 1))
     return {
         "search": verify(marked, key),
-        "claim": verify(marked, key, claim=claim, full_digest=True, owner="Äcme & Söhne"),
+        "claim": verify(marked, key, claim=claim, full_digest=True).with_owner("Äcme & Söhne"),
         "names": verify(marked, key, tensors=["layer1.weight"]),
         "transposed": verify(turned, key, claim=claim),
         "missing": verify(fewer, key, claim=claim),
@@ -72,7 +73,7 @@ def test_verdicts_of_every_scheme_come_back(scheme: str, tmp_path: Path) -> None
 
 
 def test_the_public_view_is_drawn_but_no_verdict(marked: Path, key: Path, tmp_path: Path) -> None:
-    verdict = verify(marked, Key.load(key), full_digest=True, owner="Acme")
+    verdict = verify(marked, Key.load(key), full_digest=True).with_owner("Acme")
     path = tmp_path / "public.json"
     path.write_text(json.dumps(verdict.public_dict()))
     with pytest.raises(RecordError, match=r"public\.json: the public view of a verdict"):
@@ -85,7 +86,7 @@ def test_the_public_view_is_drawn_but_no_verdict(marked: Path, key: Path, tmp_pa
 
 def test_cards_come_back(marked: Path, key: Path, tmp_path: Path) -> None:
     only = ["noise", "prune", "forge_random", "detect", "finetune"]
-    card = suite(marked, Key.load(key), only=only, jobs=1)
+    card = suite(marked, Key.load(key), options=SuiteOptions(only=only, jobs=1))
     assert card.skipped
     assert card.looks
     assert any(row.flipped for row in card.rows)

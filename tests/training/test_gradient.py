@@ -30,8 +30,18 @@ def test_equals_adding_the_loss(name: str) -> None:
     secret = key()
     hooked, explicit = network(), network()
     one, two = OPTIMIZERS[name](hooked.parameters()), OPTIMIZERS[name](explicit.parameters())
-    neuralmark.attach(hooked, one, secret, tensors=[NAME], mode="gradient", strength=3)
-    term = neuralmark.attach(explicit, two, secret, tensors=[NAME], mode="loss", strength=3)
+    neuralmark.attach(
+        hooked,
+        one,
+        secret,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient", strength=3),
+    )
+    term = neuralmark.attach(
+        explicit,
+        two,
+        secret,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="loss", strength=3),
+    )
     train(hooked, one, range(12))
     train(explicit, two, range(12), term.loss_term)
     torch.testing.assert_close(weights(hooked), weights(explicit), rtol=1e-4, atol=1e-5)
@@ -52,7 +62,12 @@ def test_the_logits_of_a_stream_mark_are_sharpened(chosen: str, rounds: int, fac
     secret = key(Parameters(32, 64, rounds, filter=chosen))
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    mark = neuralmark.attach(model, optimizer, secret, tensors=[NAME], mode="gradient", strength=3)
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        secret,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient", strength=3),
+    )
     before = model.get_parameter(NAME).detach().clone()
 
     made = secret.at(mark.placement)
@@ -80,8 +95,18 @@ def test_lbfgs_closures_see_the_term_in_loss_and_gradient() -> None:
         return torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
 
     one, two = optimizer(hooked), optimizer(explicit)
-    neuralmark.attach(hooked, one, secret, tensors=[NAME], mode="gradient", strength=2)
-    term = neuralmark.attach(explicit, two, secret, tensors=[NAME], mode="loss", strength=2)
+    neuralmark.attach(
+        hooked,
+        one,
+        secret,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient", strength=2),
+    )
+    term = neuralmark.attach(
+        explicit,
+        two,
+        secret,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="loss", strength=2),
+    )
 
     def closure(model: torch.nn.Module, opt: torch.optim.Optimizer, with_term: bool) -> Any:
         def run() -> torch.Tensor:
@@ -107,8 +132,12 @@ def test_a_closure_that_computes_gradients_inside_the_step(as_keyword: bool) -> 
     inside, outside = network(), network()
     one = torch.optim.SGD(inside.parameters(), lr=0.05)
     two = torch.optim.SGD(outside.parameters(), lr=0.05)
-    neuralmark.attach(inside, one, secret, tensors=[NAME], mode="gradient")
-    neuralmark.attach(outside, two, secret, tensors=[NAME], mode="gradient")
+    neuralmark.attach(
+        inside, one, secret, options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient")
+    )
+    neuralmark.attach(
+        outside, two, secret, options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient")
+    )
     for step in range(5):
 
         def closure(step: int = step) -> torch.Tensor:
@@ -125,7 +154,9 @@ def test_a_closure_that_computes_gradients_inside_the_step(as_keyword: bool) -> 
 def test_a_closure_of_none_is_no_closure() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="gradient")
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient")
+    )
     task_loss(model, 0).backward()
     optimizer.step(None)
     assert mark.steps == 1
@@ -136,8 +167,18 @@ def test_gradient_accumulation_adds_the_term_once_a_step() -> None:
     summed, split = network(), network()
     one = torch.optim.SGD(summed.parameters(), lr=0.05)
     two = torch.optim.SGD(split.parameters(), lr=0.05)
-    neuralmark.attach(summed, one, secret, tensors=[NAME], mode="gradient", strength=5)
-    neuralmark.attach(split, two, secret, tensors=[NAME], mode="gradient", strength=5)
+    neuralmark.attach(
+        summed,
+        one,
+        secret,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient", strength=5),
+    )
+    neuralmark.attach(
+        split,
+        two,
+        secret,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient", strength=5),
+    )
     (task_loss(summed, 0) + task_loss(summed, 1)).backward()
     one.step()
     for part in (0, 1):
@@ -150,7 +191,12 @@ def test_clipping_comes_before_the_term() -> None:
     """The term is added after clipping, so a small norm does not silence the mark."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="gradient", strength=1)
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        key(),
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient", strength=1),
+    )
     before = mark.loss
     task_loss(model, 0).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-9)
@@ -164,8 +210,18 @@ def test_grad_scaler_leaves_the_term_unscaled(fused: bool) -> None:
     scaled, plain = network(), network()
     one = torch.optim.SGD(scaled.parameters(), lr=0.05, fused=fused)
     two = torch.optim.SGD(plain.parameters(), lr=0.05)
-    neuralmark.attach(scaled, one, secret, tensors=[NAME], mode="gradient", strength=4)
-    neuralmark.attach(plain, two, secret, tensors=[NAME], mode="gradient", strength=4)
+    neuralmark.attach(
+        scaled,
+        one,
+        secret,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient", strength=4),
+    )
+    neuralmark.attach(
+        plain,
+        two,
+        secret,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient", strength=4),
+    )
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for step in range(4):
         one.zero_grad()
@@ -179,7 +235,10 @@ def test_grad_scaler_leaves_the_term_unscaled(fused: bool) -> None:
 def test_autocast_does_not_touch_the_readout() -> None:
     model = network()
     mark = neuralmark.attach(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), key(), tensors=[NAME], mode="loss"
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        key(),
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="loss"),
     )
     exact = float(mark.loss_term().detach())
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -190,7 +249,9 @@ def test_autocast_does_not_touch_the_readout() -> None:
 def test_nan_gradients_are_left_to_the_user() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="gradient")
+    neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient")
+    )
     task_loss(model, 0).backward()
     weight = model.get_parameter(NAME)
     assert weight.grad is not None
@@ -202,7 +263,9 @@ def test_nan_gradients_are_left_to_the_user() -> None:
 def test_a_missing_gradient_is_made() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="gradient")
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient")
+    )
     before = mark.loss
     optimizer.step()
     assert mark.loss < before
@@ -212,7 +275,9 @@ def test_a_missing_gradient_is_made() -> None:
 def test_other_precisions_train_the_mark(dtype: torch.dtype) -> None:
     model = network(dtype=dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=20.0)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="gradient")
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient")
+    )
     before = mark.loss
     for _ in range(30):
         optimizer.zero_grad()
@@ -229,7 +294,12 @@ def test_a_gradient_that_is_not_contiguous() -> None:
     secret = key()
     for conv in (model, twin):
         optimizer = torch.optim.SGD(conv.parameters(), lr=10.0)
-        neuralmark.attach(conv, optimizer, secret, tensors=["weight"], mode="gradient")
+        neuralmark.attach(
+            conv,
+            optimizer,
+            secret,
+            options=neuralmark.AttachOptions(tensors=["weight"], mode="gradient"),
+        )
         for _ in range(3):
             optimizer.zero_grad(set_to_none=False)
             optimizer.step()
@@ -242,7 +312,9 @@ def test_parametrised_weights_carry_the_mark_where_they_are_used() -> None:
     torch.nn.utils.parametrizations.weight_norm(model[2])
     optimizer = torch.optim.SGD(model.parameters(), lr=3.0)
     secret = key()
-    mark = neuralmark.attach(model, optimizer, secret, tensors=[NAME], mode="gradient")
+    mark = neuralmark.attach(
+        model, optimizer, secret, options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient")
+    )
     for _ in range(400):
         optimizer.zero_grad()
         optimizer.step()
@@ -254,7 +326,12 @@ def test_parametrised_weights_carry_the_mark_where_they_are_used() -> None:
     other = network()
     torch.nn.utils.parametrizations.weight_norm(other[2])
     with pytest.raises(UnsuitableTensorError, match="gradient"):
-        neuralmark.attach(other, optimizer, secret, tensors=[NAME], mode="projection")
+        neuralmark.attach(
+            other,
+            optimizer,
+            secret,
+            options=neuralmark.AttachOptions(tensors=[NAME], mode="projection"),
+        )
 
 
 def test_compiled_models_are_marked_under_their_own_names() -> None:
@@ -262,7 +339,12 @@ def test_compiled_models_are_marked_under_their_own_names() -> None:
     compiled: Any = torch.compile(model, backend="eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     secret = key()
-    mark = neuralmark.attach(compiled, optimizer, secret, tensors=[NAME], mode="projection")
+    mark = neuralmark.attach(
+        compiled,
+        optimizer,
+        secret,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="projection"),
+    )
     train(compiled, optimizer, range(3))
     assert mark.placement[0][0] == NAME
     assert neuralmark.verify(model, secret, claim=mark.claim()).matched == 64

@@ -209,7 +209,9 @@ def test_training_keeps_every_bit_and_the_zeros_of_a_pruned_module(dtype: torch.
     model = pruned(network()).to(dtype)
     masks = {name: model.get_parameter(name).detach() != 0 for name in LAYERS}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    mark = neuralmark.attach(model, optimizer, key(PARAMETERS), mode="projection")
+    mark = neuralmark.attach(
+        model, optimizer, key(PARAMETERS), options=neuralmark.AttachOptions(mode="projection")
+    )
     assert mark.rate == 1
 
     def hold(*_: object) -> None:  # what keeps a pruned model pruned: no gradient reaches a zero
@@ -232,7 +234,12 @@ def test_training_a_half_precision_module_moves_weights_by_steps_of_its_type() -
     model = network().to(torch.bfloat16)
     before = deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    mark = neuralmark.attach(model, optimizer, key(PARAMETERS), mode="projection", strength=1)
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        key(PARAMETERS),
+        options=neuralmark.AttachOptions(mode="projection", strength=1),
+    )
     assert mark.rate == 1
     changed = moved(before, model, "2.weight")
     assert 0.05 < changed.float().mean() < 0.6

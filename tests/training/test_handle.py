@@ -20,6 +20,7 @@ from neuralmark.errors import (
     UnsuitableTensorError,
     UsageError,
 )
+from neuralmark.marking.options import Mode
 
 
 def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -29,56 +30,87 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
 def test_unknown_tensors_get_a_suggestion() -> None:
     model = network()
     with pytest.raises(UnknownTensorError, match=r"did you mean '2\.weight'"):
-        neuralmark.attach(model, sgd(model), key(), tensors=["2.wieght"])
+        neuralmark.attach(
+            model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=["2.wieght"])
+        )
 
 
 def test_frozen_and_foreign_parameters_are_refused_in_gradient_mode() -> None:
     model = network()
     other = torch.optim.SGD(model[3].parameters(), lr=0.1)
     with pytest.raises(UnsuitableTensorError, match="not among the optimizer's parameters"):
-        neuralmark.attach(model, other, key(), tensors=[NAME], mode="gradient")
+        neuralmark.attach(
+            model, other, key(), options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient")
+        )
     model.get_parameter(NAME).requires_grad_(False)
     with pytest.raises(UnsuitableTensorError, match="frozen"):
-        neuralmark.attach(model, sgd(model), key(), tensors=[NAME], mode="gradient")
+        neuralmark.attach(
+            model,
+            sgd(model),
+            key(),
+            options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient"),
+        )
 
 
 def test_too_small_tensors_and_bad_settings_are_refused() -> None:
     model = network()
     with pytest.raises(TooFewCarriersError):
-        neuralmark.attach(model, sgd(model), Key.new(Parameters(rounds=8)), tensors=[NAME])
+        neuralmark.attach(
+            model,
+            sgd(model),
+            Key.new(Parameters(rounds=8)),
+            options=neuralmark.AttachOptions(tensors=[NAME]),
+        )
     for wrong in ({"mode": "magic"}, {"strength": 0.0}, {"strength": float("nan")}, {"every": 0}):
         with pytest.raises(ParameterError):
-            neuralmark.attach(model, sgd(model), key(), tensors=[NAME], **wrong)
+            neuralmark.AttachOptions(tensors=[NAME], **wrong)
     for mode in ("gradient", "loss"):
         with pytest.raises(ParameterError, match="projection"):
-            neuralmark.attach(model, sgd(model), key(), tensors=[NAME], mode=mode, every=2)
+            neuralmark.attach(
+                model,
+                sgd(model),
+                key(),
+                options=neuralmark.AttachOptions(tensors=[NAME], mode=mode, every=2),
+            )
     with pytest.raises(ParameterError, match="not an optimizer"):
-        neuralmark.attach(model, object(), key(), tensors=[NAME])
+        neuralmark.attach(model, object(), key(), options=neuralmark.AttachOptions(tensors=[NAME]))
     with pytest.raises(UsageError, match="LoRA"):
-        neuralmark.attach(model, sgd(model), key(), target="lora-delta")
+        neuralmark.attach(
+            model, sgd(model), key(), options=neuralmark.AttachOptions(target="lora-delta")
+        )
 
 
 def test_weights_that_can_be_written_are_projected_and_others_trained() -> None:
     model = network()
-    plain = neuralmark.attach(model, sgd(model), key(), tensors=[NAME], every=3)
+    plain = neuralmark.attach(
+        model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=[NAME], every=3)
+    )
     assert (plain.settings.mode, plain.settings.strength, plain.settings.every) == (
         *("projection", 2.0, 3),
     )
     assert plain.rate == 1
     assert plain.margin == pytest.approx(2, rel=1e-3)
-    weak = neuralmark.attach(model, sgd(model), key(), tensors=[NAME], strength=1)
+    weak = neuralmark.attach(
+        model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=[NAME], strength=1)
+    )
     assert (weak.settings.mode, weak.settings.strength) == ("projection", 1.0)
     for mode in ("gradient", "loss"):
-        told = neuralmark.attach(model, sgd(model), key(), tensors=[NAME], mode=mode)
+        told = neuralmark.attach(
+            model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=[NAME], mode=mode)
+        )
         assert (told.settings.mode, told.settings.strength) == (mode, 1.0)
 
     computed = network()
     torch.nn.utils.parametrizations.weight_norm(computed[2])
-    trained = neuralmark.attach(computed, sgd(computed), key(), tensors=[NAME])
+    trained = neuralmark.attach(
+        computed, sgd(computed), key(), options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     assert (trained.settings.mode, trained.settings.strength) == ("gradient", 1.0)
     greedy = key(schemes.parameters("greedymark", bits=64, own={"row": 51}))
     other = network()
-    chosen = neuralmark.attach(other, sgd(other), greedy, tensors=[NAME])
+    chosen = neuralmark.attach(
+        other, sgd(other), greedy, options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     assert (chosen.settings.mode, chosen.settings.strength) == ("gradient", 1.0)
 
 
@@ -86,18 +118,22 @@ def test_projecting_only_sometimes_needs_weights_that_can_be_projected() -> None
     model = network()
     torch.nn.utils.parametrizations.weight_norm(model[2])
     with pytest.raises(ParameterError, match="every"):
-        neuralmark.attach(model, sgd(model), key(), tensors=[NAME], every=2)
-    neuralmark.attach(model, sgd(model), key(), tensors=[NAME])
+        neuralmark.attach(
+            model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=[NAME], every=2)
+        )
+    neuralmark.attach(model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=[NAME]))
 
 
 def test_the_same_key_again_once_it_is_detached() -> None:
     model, secret = network(), key()
     optimizer = sgd(model)
-    first = neuralmark.attach(model, optimizer, secret, tensors=[NAME])
-    neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+    first = neuralmark.attach(
+        model, optimizer, secret, options=neuralmark.AttachOptions(tensors=[NAME])
+    )
+    neuralmark.attach(model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME]))
     first.detach()
     first.detach()
-    neuralmark.attach(model, optimizer, secret, tensors=[NAME])
+    neuralmark.attach(model, optimizer, secret, options=neuralmark.AttachOptions(tensors=[NAME]))
 
 
 def test_wrapped_optimizers_are_unwrapped_however_often() -> None:
@@ -107,7 +143,9 @@ def test_wrapped_optimizers_are_unwrapped_however_often() -> None:
 
     model = network()
     optimizer = sgd(model)
-    mark = neuralmark.attach(model, Wrapper(Wrapper(optimizer)), key(), tensors=[NAME])
+    mark = neuralmark.attach(
+        model, Wrapper(Wrapper(optimizer)), key(), options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     train(model, optimizer, range(2))
     assert mark.steps == 2
 
@@ -119,17 +157,29 @@ def test_tied_weights_are_one_parameter() -> None:
     model.b.weight = model.a.weight
     optimizer = sgd(model)
     with pytest.raises(UnsuitableTensorError, match="tied"):
-        neuralmark.attach(model, optimizer, key(), tensors=["a.weight", "b.weight"])
+        neuralmark.attach(
+            model,
+            optimizer,
+            key(),
+            options=neuralmark.AttachOptions(tensors=["a.weight", "b.weight"]),
+        )
     secret = key()
-    mark = neuralmark.attach(model, optimizer, secret, tensors=["b.weight"], mode="projection")
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        secret,
+        options=neuralmark.AttachOptions(tensors=["b.weight"], mode="projection"),
+    )
     assert neuralmark.verify(model, secret, claim=mark.claim()).matched == 64
 
 
 @pytest.mark.parametrize("mode", ["gradient", "projection"])
-def test_detaching_in_the_middle_leaves_plain_training(mode: str) -> None:
+def test_detaching_in_the_middle_leaves_plain_training(mode: Mode) -> None:
     marked, plain = network(), network()
     one, two = sgd(marked), sgd(plain)
-    mark = neuralmark.attach(marked, one, key(), tensors=[NAME], mode=mode)
+    mark = neuralmark.attach(
+        marked, one, key(), options=neuralmark.AttachOptions(tensors=[NAME], mode=mode)
+    )
     train(marked, one, range(3))
     mark.detach()
     plain.load_state_dict(marked.state_dict())
@@ -141,10 +191,12 @@ def test_detaching_in_the_middle_leaves_plain_training(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["gradient", "projection"])
-def test_a_model_may_change_its_precision_after_attach(mode: str) -> None:
+def test_a_model_may_change_its_precision_after_attach(mode: Mode) -> None:
     model = network()
     optimizer = sgd(model)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode=mode)
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME], mode=mode)
+    )
     train(model, optimizer, range(2))
     model.to(torch.float64)
     optimizer.state.clear()
@@ -154,21 +206,27 @@ def test_a_model_may_change_its_precision_after_attach(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["gradient", "projection"])
-def test_a_model_without_values_is_refused(mode: str) -> None:
+def test_a_model_without_values_is_refused(mode: Mode) -> None:
     model = network()
     optimizer = sgd(model)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode=mode)
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME], mode=mode)
+    )
     model.to("meta")
     with pytest.raises(UnsuitableTensorError, match="replaced"):
         optimizer.step()
     mark.detach()
     with pytest.raises(UnsuitableTensorError, match="meta"):
-        neuralmark.attach(model, sgd(model), key(), tensors=[NAME])
+        neuralmark.attach(
+            model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=[NAME])
+        )
 
 
 def test_states_of_other_marks_are_refused() -> None:
     model = network()
-    mark = neuralmark.attach(model, sgd(model), key(), tensors=[NAME])
+    mark = neuralmark.attach(
+        model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     state = mark.state_dict()
     with pytest.raises(ParameterError, match="not the state"):
         mark.load_state_dict({})
@@ -189,7 +247,8 @@ key = neuralmark.Key.load(folder + "/key.nmkey")
 model = network()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 every = 4 if mode == "projection" else 1
-mark = neuralmark.attach(model, optimizer, key, tensors=[NAME], mode=mode, every=every)
+options = neuralmark.AttachOptions(tensors=[NAME], mode=mode, every=every)
+mark = neuralmark.attach(model, optimizer, key, options)
 saved, start = folder + "/state.pt", 0
 if os.path.exists(saved):
     state = torch.load(saved, weights_only=True)
@@ -208,7 +267,7 @@ torch.save(model.state_dict(), folder + "/final-%d.pt" % until)
 
 @pytest.mark.parametrize("mode", ["gradient", "projection"])
 def test_training_resumed_after_a_kill_equals_uninterrupted_training(
-    tmp_path: Path, mode: str
+    tmp_path: Path, mode: Mode
 ) -> None:
     Key.new(Parameters(bits=64, pools=128, rounds=2)).save(tmp_path / "key.nmkey", None)
     root = str(Path(__file__).parents[2])

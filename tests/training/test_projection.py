@@ -14,7 +14,12 @@ from neuralmark import Parameters
 def test_all_bits_hold_from_the_first_moment_and_after_every_step() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="projection", strength=2)
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        key(),
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="projection", strength=2),
+    )
     assert mark.rate == 1
     for step in range(20):
         train(model, optimizer, range(step, step + 1))
@@ -25,7 +30,12 @@ def test_all_bits_hold_from_the_first_moment_and_after_every_step() -> None:
 def test_every_nth_step_only() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="projection", every=3)
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        key(),
+        options=neuralmark.AttachOptions(tensors=[NAME], mode="projection", every=3),
+    )
     held = []
     for step in range(9):
         train(model, optimizer, range(step, step + 1))
@@ -42,7 +52,10 @@ def test_it_moves_the_weights_less_than_the_gradient_does_to_the_same_margin() -
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         strength = 15.0 if mode == "gradient" else 1.0
         mark = neuralmark.attach(
-            model, optimizer, secret, tensors=[NAME], mode=mode, strength=strength
+            model,
+            optimizer,
+            secret,
+            options=neuralmark.AttachOptions(tensors=[NAME], mode=mode, strength=strength),
         )
         for step in range(600):
             train(model, optimizer, range(step, step + 1))
@@ -57,7 +70,9 @@ def test_it_moves_the_weights_less_than_the_gradient_does_to_the_same_margin() -
 def test_margins_hold_after_rounding_to_the_parameters_precision(dtype: torch.dtype) -> None:
     model = network(dtype=dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="projection")
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME], mode="projection")
+    )
     train(model, optimizer, range(3))
     assert mark.rate == 1
     assert mark.margin > 1.98
@@ -67,7 +82,9 @@ def test_frozen_parameters_and_those_outside_the_optimizer() -> None:
     model = network()
     model.get_parameter(NAME).requires_grad_(False)
     optimizer = torch.optim.SGD(model[3].parameters(), lr=0.1)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="projection")
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME], mode="projection")
+    )
     train(model, optimizer, range(3))
     assert mark.rate == 1
 
@@ -75,7 +92,9 @@ def test_frozen_parameters_and_those_outside_the_optimizer() -> None:
 def test_clipping_scaling_and_adam_do_not_weaken_it() -> None:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="projection")
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME], mode="projection")
+    )
     scaler = torch.amp.GradScaler("cpu")
     for step in range(5):
         optimizer.zero_grad()
@@ -92,7 +111,12 @@ def test_several_tensors_as_one() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     secret = key()
-    mark = neuralmark.attach(model, optimizer, secret, tensors=names[::-1], mode="projection")
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        secret,
+        options=neuralmark.AttachOptions(tensors=names[::-1], mode="projection"),
+    )
     train(model, optimizer, range(3))
     assert [name for name, _ in mark.placement] == names
     assert neuralmark.verify(model, secret, claim=mark.claim()).matched == 64
@@ -104,7 +128,12 @@ def test_two_keys_on_one_tensor_both_hold(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     one, two = key(Parameters(rounds=2)), key(Parameters(rounds=2))
     marks = [
-        neuralmark.attach(model, optimizer, secret, tensors=["0.weight"], mode="projection")
+        neuralmark.attach(
+            model,
+            optimizer,
+            secret,
+            options=neuralmark.AttachOptions(tensors=["0.weight"], mode="projection"),
+        )
         for secret in (one, two)
     ]
     for step in range(5):
@@ -122,7 +151,12 @@ def test_live_and_file_give_the_same_verdict(tmp_path: Path) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     secret = key(Parameters(bits=256, pools=288, rounds=1))
-    mark = neuralmark.attach(model, optimizer, secret, tensors="auto", mode="projection")
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        secret,
+        options=neuralmark.AttachOptions(tensors="auto", mode="projection"),
+    )
     train(model, optimizer, range(5))
     claim = mark.claim()
     save_file(model.state_dict(), tmp_path / "m.safetensors")

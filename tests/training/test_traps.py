@@ -20,6 +20,7 @@ from neuralmark.errors import (
     UnsuitableTensorError,
     UsageError,
 )
+from neuralmark.marking.options import Mode
 
 
 def sgd(model: torch.nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
@@ -51,13 +52,17 @@ def test_a_pruned_layer_is_marked_where_it_is_used() -> None:
     model, secret = network(), key()
     torch.nn.utils.prune.random_unstructured(model[2], "weight", amount=0.3)
     optimizer = sgd(model)
-    mark = neuralmark.attach(model, optimizer, secret, strength=400)
+    mark = neuralmark.attach(
+        model, optimizer, secret, options=neuralmark.AttachOptions(strength=400)
+    )
     assert (names(mark), mark.settings.mode) == ([NAME], "gradient")
     train(model, optimizer, range(60))
     assert mark.rate > 0.95
     for part in ("2.weight_mask", "2.weight_orig"):
         with pytest.raises(UnsuitableTensorError, match="pruned"):
-            neuralmark.attach(model, sgd(model), key(), tensors=[part])
+            neuralmark.attach(
+                model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=[part])
+            )
     mark.detach()
     torch.nn.utils.prune.remove(model[2], "weight")
     assert neuralmark.verify(model, secret, tensors=[NAME]).rate > 0.95
@@ -71,7 +76,9 @@ def test_old_reparametrisations_are_refused_with_the_way_out(old: Callable[..., 
         old(model[2])
     inside = "2.weight_v" if old is torch.nn.utils.weight_norm else "2.weight_orig"
     with pytest.raises(UnsuitableTensorError, match=r"torch\.nn\.utils\.parametrizations"):
-        neuralmark.attach(model, sgd(model), key(), tensors=[inside])
+        neuralmark.attach(
+            model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=[inside])
+        )
     with pytest.raises(TooFewCarriersError, match=r"torch\.nn\.utils\.parametrizations"):
         neuralmark.attach(model, sgd(model), key())
 
@@ -86,7 +93,9 @@ def test_reading_how_far_it_is_never_changes_training() -> None:
         torch.nn.utils.parametrizations.spectral_norm(model[2])
         torch.manual_seed(3)
         optimizer = sgd(model)
-        mark = neuralmark.attach(model, optimizer, key_of(7), tensors=[NAME])
+        mark = neuralmark.attach(
+            model, optimizer, key_of(7), options=neuralmark.AttachOptions(tensors=[NAME])
+        )
         for step in range(4):
             train(model, optimizer, range(step, step + 1))
             if reads:
@@ -140,7 +149,9 @@ def test_masters_that_the_optimizer_shows_are_marked(place: str) -> None:
     optimizer = Mastered(model.parameters(), 0.01, place)
     for p in model.parameters():
         optimizer.master(p)
-    mark = neuralmark.attach(model, optimizer, secret, tensors=[NAME])
+    mark = neuralmark.attach(
+        model, optimizer, secret, options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     train(model, optimizer, range(10))
     assert neuralmark.verify(model, secret, claim=mark.claim()).matched == 64
     master = optimizer.master(model.get_parameter(NAME))
@@ -150,19 +161,26 @@ def test_masters_that_the_optimizer_shows_are_marked(place: str) -> None:
 def test_masters_that_come_with_the_first_step() -> None:
     model, secret = network(dtype=torch.bfloat16), key()
     optimizer = Mastered(model.parameters(), 0.01, "state")
-    mark = neuralmark.attach(model, optimizer, secret, tensors=[NAME])
+    mark = neuralmark.attach(
+        model, optimizer, secret, options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     train(model, optimizer, range(10))
     assert neuralmark.verify(model, secret, claim=mark.claim()).matched == 64
 
 
 @pytest.mark.parametrize("mode", ["projection", "gradient"])
-def test_masters_as_the_optimizers_own_parameters(mode: str) -> None:
+def test_masters_as_the_optimizers_own_parameters(mode: Mode) -> None:
     """As apex and Megatron do it: the optimizer knows float32 copies only."""
     model, secret = network(dtype=torch.bfloat16), key()
     masters = [p.detach().float().requires_grad_() for p in model.parameters()]
     optimizer = torch.optim.SGD(masters, lr=0.05)
     strength = 400.0 if mode == "gradient" else 2.0
-    mark = neuralmark.attach(model, optimizer, secret, tensors=[NAME], mode=mode, strength=strength)
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        secret,
+        options=neuralmark.AttachOptions(tensors=[NAME], mode=mode, strength=strength),
+    )
     for step in range(40):
         task_loss(model, step).backward()
         for p, master in zip(model.parameters(), masters, strict=True):
@@ -182,7 +200,7 @@ def test_masters_that_cannot_be_found_are_refused_with_the_way_out() -> None:
     flat = torch.cat([p.detach().float().reshape(-1) for p in model.parameters()])
     optimizer = torch.optim.SGD([flat.requires_grad_()], lr=0.1)
     with pytest.raises(UnsuitableTensorError, match="neuralmark embed"):
-        neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+        neuralmark.attach(model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME]))
 
 
 def test_hidden_masters_are_noticed_at_the_first_step() -> None:
@@ -190,7 +208,7 @@ def test_hidden_masters_are_noticed_at_the_first_step() -> None:
     optimizer = Mastered(model.parameters(), 0.01, "hidden")
     for p in model.parameters():
         optimizer.master(p)
-    neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+    neuralmark.attach(model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME]))
     with pytest.warns(NeuralMarkWarning, match="copies of the weights"):
         train(model, optimizer, range(1))
 
@@ -198,7 +216,9 @@ def test_hidden_masters_are_noticed_at_the_first_step() -> None:
 def test_a_large_first_step_is_no_hidden_master() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     train(model, optimizer, range(3))
     assert mark.rate == 1
 
@@ -207,10 +227,12 @@ def test_a_large_first_step_is_no_hidden_master() -> None:
 
 
 @pytest.mark.parametrize("mode", ["gradient", "projection"])
-def test_freezing_in_the_middle_stops_the_mark(mode: str) -> None:
+def test_freezing_in_the_middle_stops_the_mark(mode: Mode) -> None:
     model = network()
     optimizer = sgd(model)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode=mode)
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME], mode=mode)
+    )
     train(model, optimizer, range(2))
     weight = model.get_parameter(NAME)
     weight.requires_grad_(False)
@@ -233,11 +255,15 @@ def test_freezing_in_the_middle_stops_the_mark(mode: str) -> None:
 def test_a_mark_whose_optimizer_is_gone_does_not_block_the_next() -> None:
     model, secret = network(), key()
     optimizer = sgd(model)
-    kept = neuralmark.attach(model, optimizer, secret, tensors=[NAME])
+    kept = neuralmark.attach(
+        model, optimizer, secret, options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     del optimizer
     gc.collect()
     optimizer = sgd(model)
-    mark = neuralmark.attach(model, optimizer, secret, tensors=[NAME])
+    mark = neuralmark.attach(
+        model, optimizer, secret, options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     train(model, optimizer, range(2))
     assert (mark.steps, kept.steps) == (2, 0)
 
@@ -245,10 +271,14 @@ def test_a_mark_whose_optimizer_is_gone_does_not_block_the_next() -> None:
 def test_an_interrupted_training_does_not_block_the_next() -> None:
     model, secret = network(), key()
     optimizer = sgd(model)
-    first = neuralmark.attach(model, optimizer, secret, tensors=[NAME])
+    first = neuralmark.attach(
+        model, optimizer, secret, options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     train(model, optimizer, range(1))
     with pytest.warns(NeuralMarkWarning, match="takes its place"):
-        second = neuralmark.attach(model, optimizer, secret, tensors=[NAME])
+        second = neuralmark.attach(
+            model, optimizer, secret, options=neuralmark.AttachOptions(tensors=[NAME])
+        )
     train(model, optimizer, range(2))
     assert (first.steps, second.steps) == (1, 2)
 
@@ -260,8 +290,15 @@ def test_an_optimizer_that_maximizes() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, maximize=True)
     with pytest.raises(ParameterError, match="maximize"):
-        neuralmark.attach(model, optimizer, key(), tensors=[NAME], mode="gradient")
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+        neuralmark.attach(
+            model,
+            optimizer,
+            key(),
+            options=neuralmark.AttachOptions(tensors=[NAME], mode="gradient"),
+        )
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     train(model, optimizer, range(2))
     assert mark.rate == 1
 
@@ -271,8 +308,15 @@ def test_sparse_gradients() -> None:
     model = torch.nn.Embedding(200, 64, sparse=True)
     optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.01)
     with pytest.raises(UnsuitableTensorError, match="sparse"):
-        neuralmark.attach(model, optimizer, key(), tensors=["weight"], mode="gradient")
-    mark = neuralmark.attach(model, optimizer, key(), tensors=["weight"])
+        neuralmark.attach(
+            model,
+            optimizer,
+            key(),
+            options=neuralmark.AttachOptions(tensors=["weight"], mode="gradient"),
+        )
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=["weight"])
+    )
     model(torch.arange(20)).square().sum().backward()
     optimizer.step()
     assert mark.rate == 1
@@ -281,7 +325,9 @@ def test_sparse_gradients() -> None:
 def test_another_optimizer_that_trains_the_marked_weights_is_noticed() -> None:
     model = network()
     optimizer = sgd(model)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     other = torch.optim.SGD(model[0].parameters(), lr=0.1)
     train(model, other, range(1))  # not of the marked tensor
     for replaced in (sgd(model), copy.copy(optimizer)):
@@ -289,13 +335,17 @@ def test_another_optimizer_that_trains_the_marked_weights_is_noticed() -> None:
             train(model, replaced, range(1))
         mark.detach()
         train(model, replaced, range(1))
-        mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+        mark = neuralmark.attach(
+            model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME])
+        )
 
 
 def test_a_copy_that_was_trained_instead_is_noticed() -> None:
     model = network()
     optimizer = sgd(model)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     other, stepped = copy.deepcopy((model, optimizer))
     train(other, stepped, range(1))
     with pytest.warns(NeuralMarkWarning, match="took no step"):
@@ -306,11 +356,15 @@ def test_an_average_that_began_before_the_mark_is_noticed() -> None:
     model = network()
     average = torch.optim.swa_utils.AveragedModel(model)
     with pytest.warns(NeuralMarkWarning, match="AveragedModel"):
-        mark = neuralmark.attach(model, sgd(model), key(), tensors=[NAME])
+        mark = neuralmark.attach(
+            model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=[NAME])
+        )
     mark.detach()
     del average
     gc.collect()
-    mark = neuralmark.attach(model, sgd(model), key(), tensors=[NAME])
+    mark = neuralmark.attach(
+        model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     after = torch.optim.swa_utils.AveragedModel(model)  # nothing is said of one begun later
     assert after.n_averaged == 0
 
@@ -321,7 +375,9 @@ def test_an_average_that_began_before_the_mark_is_noticed() -> None:
 def test_handles_do_not_pickle_their_secret() -> None:
     model = network()
     optimizer = sgd(model)
-    mark = neuralmark.attach(model, optimizer, key(), tensors=[NAME])
+    mark = neuralmark.attach(
+        model, optimizer, key(), options=neuralmark.AttachOptions(tensors=[NAME])
+    )
     for save in (pickle.dumps, copy.deepcopy, lambda given: torch.save(given, io.BytesIO())):
         with pytest.raises(UsageError, match=r"state_dict\(\)"):
             save(mark)

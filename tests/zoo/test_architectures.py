@@ -51,7 +51,12 @@ def test_attach_step_verify(name: str) -> None:
     key = key_of(network.parameters)
     trained = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.01)
-    mark = neuralmark.attach(model, optimizer, key, tensors=network.marked, mode="gradient")
+    mark = neuralmark.attach(
+        model,
+        optimizer,
+        key,
+        options=neuralmark.AttachOptions(tensors=network.marked, mode="gradient"),
+    )
     before = mark.measure().loss
     loss = loss_of(model, network, torch.tensor([0, 6]))
     loss.backward()

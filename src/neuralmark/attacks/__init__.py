@@ -18,15 +18,18 @@ from neuralmark.registry import Registry
 if TYPE_CHECKING:
     from neuralmark.attacks.engine.card import Card
     from neuralmark.attacks.engine.launch import Result, launch
+    from neuralmark.attacks.engine.options import LaunchOptions, SuiteOptions
     from neuralmark.attacks.engine.suite import suite
 
 __all__ = [
     "Attack",
     "Card",
     "Data",
+    "LaunchOptions",
     "Outcome",
     "Result",
     "Scene",
+    "SuiteOptions",
     "Weights",
     "get",
     "launch",
@@ -37,6 +40,8 @@ __all__ = [
 
 _LAZY = {
     "Card": "engine.card",
+    "LaunchOptions": "engine.options",
+    "SuiteOptions": "engine.options",
     "Result": "engine.launch",
     "launch": "engine.launch",
     "suite": "engine.suite",

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,14 @@ Array = npt.NDArray[np.float32]
 Weights = Mapping[str, Array]
 """Tensors by stored name. Those of a scene are read-only."""
 
-WEIGHTS, KEY, TEST = "weights", "key", "test"
+AttackKind = Literal["weights", "key", "test"]
+"""Whether an attack makes other weights, forges a key, or only looks."""
+WEIGHTS: Final = "weights"
+KEY: Final = "key"
+TEST: Final = "test"
+
+Need = Literal["model", "data", "others"]
+"""What an attack may not do without."""
 
 
 def option(
@@ -142,10 +149,12 @@ class Attack(ABC):
     """What it does, in one line."""
     expects: ClassVar[str]
     """What should happen to a sound mark, in one line."""
-    kind: ClassVar[str] = WEIGHTS
+    kind: ClassVar[AttackKind] = WEIGHTS
     """`weights` (makes other weights), `key` (forges a key) or `test` (only looks)."""
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[Need]] = frozenset()
     """What it cannot do without: any of `model`, `data`, `others`."""
+    preserves: ClassVar[bool] = False
+    """Whether the network computes what it did: checked where there is data to see it on."""
     dial: ClassVar[str] = ""
     """The field that says how strong the attack is: the x axis of its sweep."""
 

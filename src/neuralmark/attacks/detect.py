@@ -11,7 +11,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from neuralmark.attacks.contract import TEST, Array, Attack, Outcome, Scene, Weights, option
+from neuralmark.attacks.contract import (
+    TEST,
+    Array,
+    Attack,
+    AttackKind,
+    Outcome,
+    Scene,
+    Weights,
+    option,
+)
 from neuralmark.attacks.engine.subject import require_finite
 from neuralmark.attacks.tools.statistics import (
     STATISTICS,
@@ -61,7 +70,7 @@ class Detect(Attack):
     expects: ClassVar[str] = (
         "weak marks look nearly like clean weights; who has the model from before sees the mark"
     )
-    kind: ClassVar[str] = TEST
+    kind: ClassVar[AttackKind] = TEST
 
     given: str = option(
         CLEAN,

@@ -8,7 +8,7 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from neuralmark.attacks.contract import Attack, Data, Outcome, Scene, option
+from neuralmark.attacks.contract import Attack, Data, Need, Outcome, Scene, option
 from neuralmark.attacks.engine.subject import FAILURES, misfit
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Distill(Attack):
 
     summary: ClassVar[str] = "train a fresh network on the answers of the marked one"
     expects: ClassVar[str] = "the mark is gone: white-box marks do not survive distillation"
-    needs: ClassVar[frozenset[str]] = frozenset({"model", "data"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"model", "data"})
     dial: ClassVar[str] = "steps"
 
     steps: int = option(300, "steps of training", low=1)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from neuralmark.attacks.contract import Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import Attack, Need, Outcome, Scene, option
 from neuralmark.attacks.engine.training import (
     CLASSIFIERS,
     SCOPES,
@@ -22,7 +22,7 @@ class Finetune(Attack):
 
     summary: ClassVar[str] = "fine-tune on new data (marked layers, all layers, or LoRA merged)"
     expects: ClassVar[str] = "100 % at the paper's learning rate of 0.001"
-    needs: ClassVar[frozenset[str]] = frozenset({"model", "data"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"model", "data"})
     dial: ClassVar[str] = "rate"
 
     rate: float = option(0.001, "learning rate", low=0.0, high=100.0)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.attacks.contract import KEY, Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene, option
 from neuralmark.attacks.tools.forging import (
     AGAINST,
     Ground,
@@ -36,7 +36,7 @@ class ForgeFit(Attack):
 
     summary: ClassVar[str] = "fit a key matrix to the weights by regression (chosen-key forging)"
     expects: ClassVar[str] = "passes the published check at R=1; native keys leave nothing to fit"
-    kind: ClassVar[str] = KEY
+    kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "pools"
 
     pools: int = option(512, "pools of the forged key", low=2, high=16384)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark import schemes
-from neuralmark.attacks.contract import KEY, Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene, option
 from neuralmark.attacks.tools.forging import ground_at, ground_of
 from neuralmark.core.key import PRIVATE, STREAM, TILED, Float, Parameters, watermark
 from neuralmark.errors import AttackError
@@ -27,7 +27,7 @@ class ForgeIdentity(Attack):
 
     summary: ClassVar[str] = "identity matrix as key, with a filter listed to fit its hash"
     expects: ClassVar[str] = "passes a private filter with 100 %; hashed filters stay near 50 %"
-    kind: ClassVar[str] = KEY
+    kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "bits"
 
     bits: int = option(256, "length of the forged watermark", low=1, high=4096)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from neuralmark import schemes
-from neuralmark.attacks.contract import KEY, Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene, option
 from neuralmark.attacks.tools.forging import AGAINST, Ground, best_drawn, ground_of, summary
 from neuralmark.core.key import NONE, PRIVATE, Float, Mark, Terms, watermark
 from neuralmark.keys.key import Key
@@ -23,7 +23,7 @@ class ForgeLearn(Attack):
 
     summary: ClassVar[str] = "learn a secret matrix for freely chosen bits, weights frozen"
     expects: ClassVar[str] = "VanillaMark, VoteMark: reaches 100 %; NeuralMark: stays near 50 %"
-    kind: ClassVar[str] = KEY
+    kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "steps"
 
     steps: int = option(200, "steps of gradient descent at most", low=1, high=1_000_000)

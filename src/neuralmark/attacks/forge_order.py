@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from neuralmark.attacks.contract import KEY, Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene, option
 from neuralmark.attacks.tools.forging import AGAINST, drawn, ground_at
 from neuralmark.core.bound import boundary
 from neuralmark.core.carriers import Carriers
@@ -27,7 +27,7 @@ class ForgeOrder(Attack):
 
     summary: ClassVar[str] = "order equal-shaped tensors to fit an honest key (linear assignment)"
     expects: ClassVar[str] = "128 tensors pass for a raw key; a native key changes with the order"
-    kind: ClassVar[str] = KEY
+    kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "tensors"
 
     tensors: int = option(128, "equal-shaped tensors used at most", low=2, high=4096)

@@ -7,7 +7,7 @@ mean, which is reported beside what was found.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from neuralmark.attacks.contract import KEY, Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene, option
 from neuralmark.attacks.tools.forging import best_drawn, ground_of, summary
 
 
@@ -17,7 +17,7 @@ class ForgeRandom(Attack):
 
     summary: ClassVar[str] = "try random keys and keep the best (10 as in the paper, or many)"
     expects: ClassVar[str] = "the best of N matches as well as the best of N coin-flippers"
-    kind: ClassVar[str] = KEY
+    kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "tries"
 
     tries: int = option(10, "keys tried", low=1, high=10_000_000)

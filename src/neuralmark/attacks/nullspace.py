@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.attacks.contract import Array, Attack, Data, Outcome, Scene, option
+from neuralmark.attacks.contract import Array, Attack, Data, Need, Outcome, Scene, option
 from neuralmark.attacks.engine.subject import FAILURES, misfit, require_finite
 from neuralmark.errors import AttackError, NonFiniteError
 from neuralmark.marking.placement import canonical_name
@@ -31,7 +31,7 @@ class Nullspace(Attack):
 
     summary: ClassVar[str] = "change weights in directions that the inputs of the layer never take"
     expects: ClassVar[str] = "a layer that leaves room loses the mark; mark layers that leave none"
-    needs: ClassVar[frozenset[str]] = frozenset({"model", "data"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"model", "data"})
     dial: ClassVar[str] = "amount"
 
     amount: float = option(1.0, "norm of the change, in norms of the weights", low=0, high=1000)

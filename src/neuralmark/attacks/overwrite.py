@@ -7,14 +7,15 @@ single round of the filter, which touches the most weights.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from neuralmark import schemes
-from neuralmark.attacks.contract import Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import Attack, Need, Outcome, Scene, option
 from neuralmark.attacks.engine.training import CLASSIFIERS, AttackCourse, fit, ready
 from neuralmark.attacks.tools.forging import drawn
 from neuralmark.core.key import Parameters
 from neuralmark.errors import AttackError, NonFiniteError
+from neuralmark.marking.options import Mode
 
 MODES = ("gradient", "projection")
 
@@ -25,7 +26,7 @@ class Overwrite(Attack):
 
     summary: ClassVar[str] = "train own marks over the owner's (λ and η sweeps; adaptive forms)"
     expects: ClassVar[str] = "NeuralMark stays at 100 % up to λ=1000 at η=0.001; others fall"
-    needs: ClassVar[frozenset[str]] = frozenset({"model", "data"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"model", "data"})
     dial: ClassVar[str] = "weight"
 
     weight: float = option(1.0, "λ: weight of the attacker's mark (σz when projected)", low=0.0)
@@ -63,6 +64,7 @@ class Overwrite(Attack):
 
     def run(self, scene: Scene) -> Outcome:
         """Train the task and the attacker's own marks."""
+        from neuralmark.marking.options import AttachOptions
         from neuralmark.training.attach import attach
 
         model, data = ready(scene, self.classifier)
@@ -74,7 +76,12 @@ class Overwrite(Attack):
             for key in keys:
                 strength = max(self.weight, 1e-30)
                 given = attach(
-                    model, optimizer, key, tensors=tensors, mode=self.mode, strength=strength
+                    model,
+                    optimizer,
+                    key,
+                    options=AttachOptions(
+                        tensors=tensors, mode=cast(Mode, self.mode), strength=strength
+                    ),
                 )
                 marks.append(given)
             return marks

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import Array, Attack, Need, Outcome, Scene, option
 from neuralmark.attacks.tools.locating import low_rank, set_back
 from neuralmark.errors import DataMismatchError
 
@@ -25,7 +25,7 @@ class Subtract(Attack):
 
     summary: ClassVar[str] = "set the weights that differ most from a public base back to it"
     expects: ClassVar[str] = "removes a mark that moves weights farther than fine-tuning did"
-    needs: ClassVar[frozenset[str]] = frozenset({"others"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"others"})
     dial: ClassVar[str] = "share"
 
     share: float = option(

@@ -66,15 +66,6 @@ def require(attack: "type[Attack]", *, others: bool) -> None:
         raise MissingDataError(f"the attack {name_of(attack)!r} {why}")
 
 
-def held(attack: "Attack", result: "Result") -> bool:
-    """Whether the owner is as well off as before; without a key, nothing was asked."""
-    from neuralmark.attacks.contract import KEY
-
-    if attack.kind == KEY:
-        return result.after is None or not result.after.verified
-    return result.before is None or result.survived
-
-
 def write(attack: "Attack", result: "Result", model: Path, request: Request) -> str:
     """Write the attacked model or the forged key; say what was written."""
     from neuralmark.attacks.contract import KEY
@@ -116,7 +107,7 @@ def as_json(attack: "Attack", result: "Result", written: str | None) -> dict[str
     from neuralmark.attacks.engine.card import jsonable
 
     told: dict[str, Any] = jsonable(result.to_dict())
-    return {**told, "kind": attack.kind, "held": held(attack, result), "output": written}
+    return {**told, "output": written}
 
 
 def result(attack: "Attack", result: "Result", model: Path, written: str | None) -> None:
@@ -140,7 +131,7 @@ def result(attack: "Attack", result: "Result", model: Path, written: str | None)
     rows += [(name, f"{value:.4g}") for name, value in result.figures.items()]
     rows += [("note", result.note)] if result.note else []
     rows += [("written", written)] if written else []
-    good = held(attack, result)
+    good = result.held
     judged = result.after is not None or result.before is not None
     output.panel(_title(attack, result), rows, good=good if judged else None)
 

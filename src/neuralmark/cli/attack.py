@@ -144,6 +144,7 @@ def suite(
     The card says for each attack at which strength the verdict flips. It is the same for every
     number of processes.
     """
+    from neuralmark.attacks.engine.options import SuiteOptions
     from neuralmark.attacks.engine.suite import suite as run
     from neuralmark.storage import files
 
@@ -154,11 +155,8 @@ def suite(
         card = run(
             model,
             key,
+            SuiteOptions(only=list(only) or None, others=others, seed=seed, jobs=jobs),
             claim=claim_file,
-            others=others,
-            seed=seed,
-            jobs=jobs,
-            only=list(only) or None,
             progress=progress,
         )
     if report:
@@ -242,16 +240,17 @@ def _command_of(name: str) -> click.Command:
 def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Request") -> int:
     """Run one attack, write what was asked for, print, and give the exit code."""
     from neuralmark.attacks.engine.launch import launch
+    from neuralmark.attacks.engine.options import LaunchOptions
 
     with output.progress_bar(counting=True) as progress:
         result = launch(
             attack,
             model,
             key,
+            options=LaunchOptions(
+                tensors=list(request.tensors) or None, others=request.others, seed=request.seed
+            ),
             claim=request.claim_file,
-            tensors=list(request.tensors) or None,
-            others=request.others,
-            seed=request.seed,
             progress=progress,
         )
     written = None if request.out is None else shown.write(attack, result, model, request)
@@ -259,7 +258,7 @@ def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Re
         output.as_json(shown.as_json(attack, result, written))
     else:
         shown.result(attack, result, model, written)
-    return 0 if shown.held(attack, result) else 1
+    return 0 if result.held else 1
 
 
 def _option(field: "Field[Any]", kind: Any) -> Callable[[F], F] | None:

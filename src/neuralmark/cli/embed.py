@@ -11,6 +11,7 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.marking.embedding import Embedding
+    from neuralmark.marking.options import Spread
     from neuralmark.records import Verdict
 
 
@@ -70,7 +71,7 @@ def command(
     passphrase_file: Path | None,
     out: Path | None,
     tensors: tuple[str, ...],
-    spread: str,
+    spread: "Spread",
     strength: float | None,
     budget: float | None,
     base: Path | None,
@@ -89,11 +90,12 @@ def command(
     at least strength 1.
     """
     from neuralmark.marking import embedding
+    from neuralmark.marking.options import EmbedOptions
 
     if not (out or in_place or dry_run):
         raise click.UsageError("say where to write: -o OUT, --in-place, or --dry-run")
     key = options.load_key(key_file, passphrase_file)
-    chosen = embedding.EmbedOptions(
+    chosen = EmbedOptions(
         tensors=list(tensors) or None,
         spread=spread,
         strength=strength,

@@ -10,6 +10,7 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.marking.inspection import BaseComparison
+    from neuralmark.marking.options import Spread
 
 
 @click.command("inspect")
@@ -40,7 +41,7 @@ def command(
     model: Path,
     key_file: Path | None,
     strength: float,
-    spread: str,
+    spread: "Spread",
     headers_only: bool,
     base: Path | None,
     passphrase_file: Path | None,
@@ -51,20 +52,15 @@ def command(
     The tensors that auto would choose are read: the column "grid" says on what their values lie,
     and what is written will lie there too.
     """
-    from neuralmark.marking.drafting import MAX_STRENGTH
     from neuralmark.marking.inspection import inspect
+    from neuralmark.marking.options import InspectOptions
 
-    if not 0 < strength <= MAX_STRENGTH:
-        raise click.UsageError(f"strength must be a positive number, not {strength}")
     key = options.load_key(key_file, passphrase_file) if key_file else None
     with output.progress_bar() as progress:
         found = inspect(
             model,
             key,
-            strength=strength,
-            spread=spread,
-            weights=not headers_only,
-            base=base,
+            InspectOptions(strength=strength, spread=spread, weights=not headers_only, base=base),
             progress=progress,
         )
     if as_json:

@@ -85,9 +85,8 @@ def command(
             claim=claim_file,
             tensors=list(tensors) or None,
             full_digest=full_digest,
-            owner=owner,
             progress=progress,
-        )
+        ).with_owner(owner)
     if report:
         from neuralmark.reports.verdict import verdict_page
         from neuralmark.storage import files

@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from neuralmark.keys.key import Key
+from neuralmark.marking.options import AttachOptions, Mode
 from neuralmark.records import Claim
 from neuralmark.training.attach import attach
 
@@ -78,14 +79,14 @@ class Run:
 
 
 def train(
-    digits: DemoDigits, *, key: Key | None = None, mode: str = "gradient", seed: int = 0
+    digits: DemoDigits, *, key: Key | None = None, mode: Mode = "gradient", seed: int = 0
 ) -> Run:
     """Plain training, as any owner would do it; with a key, one line more."""
     torch.manual_seed(seed)
     model = network()
     start = _flat(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    mark = None if key is None else attach(model, optimizer, key, mode=mode)
+    mark = None if key is None else attach(model, optimizer, key, options=AttachOptions(mode=mode))
     history = []
     for _ in range(EPOCHS):
         for batch in torch.randperm(len(digits.train_x)).split(BATCH):

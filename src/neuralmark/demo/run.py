@@ -8,7 +8,8 @@ from neuralmark.demo import damage, digits, exposing
 from neuralmark.demo.page import Curve, DemoOutcome, DemoRow, Trained, demo_page
 from neuralmark.keys.key import Key
 from neuralmark.marking.claiming import claim_path
-from neuralmark.marking.embedding import EmbedOptions, embed
+from neuralmark.marking.embedding import embed
+from neuralmark.marking.options import EmbedOptions, Mode
 from neuralmark.marking.verification import verify
 from neuralmark.records import Claim, Verdict
 from neuralmark.reports.verdict import verdict_page
@@ -105,7 +106,7 @@ def run(folder: Path, say: Say) -> DemoOutcome:
 
 
 def _train_marked(
-    folder: Path, data: digits.DemoDigits, key: Key, mode: str, name: str = ""
+    folder: Path, data: digits.DemoDigits, key: Key, mode: Mode, name: str = ""
 ) -> Trained:
     run = digits.train(data, key=key, mode=mode)
     path = folder / f"trained-{name or mode}.safetensors"

@@ -1,6 +1,5 @@
 """What all integrations do alike: attach, resume, tell the numbers, finish."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from torch import distributed as dist
 
 from neuralmark.errors import NeuralMarkError, NonFiniteError
 from neuralmark.keys.key import Key
+from neuralmark.marking.options import AttachOptions
 from neuralmark.records import Claim
 from neuralmark.training.attach import attach
 from neuralmark.training.handle import LiveMark
@@ -17,15 +17,11 @@ from neuralmark.training.layout import Peers, require_agreement
 
 
 @dataclass(frozen=True)
-class Options:
+class Waiting:
     """What `neuralmark.attach` takes besides model and optimizer, kept until both exist."""
 
     key: Key
-    tensors: Sequence[str] | str
-    mode: str | None
-    strength: float | None
-    every: int
-    target: str
+    options: AttachOptions | None = None
 
     def attach(
         self, model: torch.nn.Module, optimizer: Any, state: dict[str, Any] | None = None
@@ -39,16 +35,7 @@ class Options:
             device = next((p.device.type for p in model.parameters()), "cpu")
             world = Peers(dist.group.WORLD, device)
             require_agreement((world,), {"key": self.key.fingerprint})
-        mark = attach(
-            model,
-            optimizer,
-            self.key,
-            tensors=self.tensors,
-            mode=self.mode,
-            strength=self.strength,
-            every=self.every,
-            target=self.target,
-        )
+        mark = attach(model, optimizer, self.key, self.options)
         if state is not None:
             try:
                 mark.load_state_dict(state)

@@ -7,7 +7,6 @@ log(accelerator, mark, step)
 finish(accelerator, mark, "output")                     # detaches, writes output.claim.json
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import torch
 from neuralmark.integrations import _shared
 from neuralmark.keys.key import Key
 from neuralmark.marking.claiming import claim_path
+from neuralmark.marking.options import AttachOptions
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
 
@@ -34,16 +34,10 @@ def attach(
     model: torch.nn.Module,
     optimizer: Any,
     key: Key,
-    *,
-    tensors: Sequence[str] | str = "auto",
-    mode: str | None = None,
-    strength: float | None = None,
-    every: int = 1,
-    target: str = "weights",
+    options: AttachOptions | None = None,
 ) -> LiveMark:
     """`neuralmark.attach` on prepared objects; the accelerator saves and loads the mark's state."""
-    options = _shared.Options(key, tensors, mode, strength, every, target)
-    mark = options.attach(model, optimizer)
+    mark = _shared.Waiting(key, options).attach(model, optimizer)
     accelerator.register_for_checkpointing(mark)
     return mark
 

@@ -6,7 +6,6 @@
 Works with automatic and manual optimization; the term comes after gradient clipping.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,10 @@ except ImportError:
         "marking with Lightning needs it: pip install 'neuralmark[lightning]'"
     ) from None
 
-from neuralmark.integrations._shared import Options, finish, numbers
+from neuralmark.integrations._shared import Waiting, finish, numbers
 from neuralmark.keys.key import Key
 from neuralmark.marking.claiming import claim_path
+from neuralmark.marking.options import AttachOptions
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
 
@@ -36,12 +36,8 @@ class NeuralMarkCallback(Callback):
     def __init__(
         self,
         key: Key,
+        options: AttachOptions | None = None,
         *,
-        tensors: Sequence[str] | str = "auto",
-        mode: str | None = None,
-        strength: float | None = None,
-        every: int = 1,
-        target: str = "weights",
         optimizer: int = 0,
         claim_path: str | Path | None = None,
     ) -> None:
@@ -50,14 +46,14 @@ class NeuralMarkCallback(Callback):
         self.mark: LiveMark | None = None
         self.claim: Claim | None = None
         self.claim_path = None if claim_path is None else Path(claim_path)
-        self._options = Options(key, tensors, mode, strength, every, target)
+        self._waiting = Waiting(key, AttachOptions.given(options))
         self._optimizer = optimizer
         self._saved: dict[str, Any] | None = None
 
     @property
     def state_key(self) -> str:
         """One place in a checkpoint for each key."""
-        return self._generate_state_key(key=self._options.key.fingerprint)
+        return self._generate_state_key(key=self._waiting.key.fingerprint)
 
     def state_dict(self) -> dict[str, Any]:
         """The mark's state, for the checkpoint."""
@@ -77,7 +73,7 @@ class NeuralMarkCallback(Callback):
             )
         saved, self._saved = self._saved, None
         model = trainer.model or pl_module
-        self.mark = self._options.attach(model, optimizers[self._optimizer], saved)
+        self.mark = self._waiting.attach(model, optimizers[self._optimizer], saved)
 
     def on_train_batch_end(
         self,

@@ -9,7 +9,6 @@ accumulation and mixed precision, and comes after the Trainer's clipping (max_gr
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,9 +22,10 @@ except ImportError:
         "marking with transformers' Trainer needs it: pip install 'neuralmark[transformers]'"
     ) from None
 
-from neuralmark.integrations._shared import Options, finish, numbers
+from neuralmark.integrations._shared import Waiting, finish, numbers
 from neuralmark.keys.key import Key
 from neuralmark.marking.claiming import claim_path
+from neuralmark.marking.options import AttachOptions
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
 
@@ -36,17 +36,12 @@ class NeuralMarkCallback(TrainerCallback):
     def __init__(
         self,
         key: Key,
-        *,
-        tensors: Sequence[str] | str = "auto",
-        mode: str | None = None,
-        strength: float | None = None,
-        every: int = 1,
-        target: str = "weights",
+        options: AttachOptions | None = None,
     ) -> None:
         """Nothing happens before training begins."""
         self.mark: LiveMark | None = None
         self.claim: Claim | None = None
-        self._options = Options(key, tensors, mode, strength, every, target)
+        self._waiting = Waiting(key, AttachOptions.given(options))
         self._slot = f"neuralmark {key.fingerprint}"
 
     def on_train_begin(
@@ -61,7 +56,7 @@ class NeuralMarkCallback(TrainerCallback):
         if self.mark is not None:  # training was broken off, and begins again
             self.mark.detach()
         saved = _slots(state).get(self._slot)
-        self.mark = self._options.attach(kwargs["model"], kwargs["optimizer"], saved)
+        self.mark = self._waiting.attach(kwargs["model"], kwargs["optimizer"], saved)
 
     def on_step_end(
         self,

@@ -19,7 +19,8 @@ from neuralmark.marking.naming import (
     with_prefixes,
     without_prefixes,
 )
-from neuralmark.marking.placement import ALL, QUICK, WIDE, Tensor, auto, placement_of, select
+from neuralmark.marking.options import ALL, QUICK, WIDE, Spread
+from neuralmark.marking.placement import Tensor, auto, placement_of, select
 from neuralmark.marking.reading import Attempt
 from neuralmark.records import Claim, Gap
 
@@ -180,7 +181,7 @@ def _all_places(known: Sequence[Tensor], key: Key) -> Iterator[Attempt]:
         yield from _lists(view, key, (ALL,))
 
 
-def _lists(view: Sequence[Tensor], key: Key, spreads: Iterable[str]) -> Iterator[Attempt]:
+def _lists(view: Sequence[Tensor], key: Key, spreads: Iterable[Spread]) -> Iterator[Attempt]:
     return _places([auto(view, key.parameters, spread).tensors for spread in spreads], key)
 
 

@@ -1,15 +1,12 @@
 """Letting the owner's own evaluation decide how strong a mark may be."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 from neuralmark.errors import CheckFailedError
 from neuralmark.marking.drafting import Draft
+from neuralmark.marking.options import Check
 from neuralmark.storage import files
-
-Check = Callable[[Path], bool]
-"""The owner's own evaluation of a candidate: a path in, pass or fail out."""
 
 
 def strongest(drafted: Draft, check: Check, target: Path, *, fixed: bool) -> Draft:

@@ -31,13 +31,13 @@ from neuralmark.errors import (
 from neuralmark.keys.key import Key
 from neuralmark.marking.coverage import require_readable
 from neuralmark.marking.hiding import LEAST_STRENGTH, exposed, hidden_strength
-from neuralmark.marking.placement import WIDE, Tensor, auto, catalogue, placement_of, select
+from neuralmark.marking.options import WIDE, Spread, check_effort
+from neuralmark.marking.placement import Tensor, auto, catalogue, placement_of, select
 from neuralmark.marking.reading import Progress, Reading, require_carriers
 from neuralmark.marking.surveying import Base, MarkedPart, Piece, Survey, Values, pieces, survey
 
 DEFAULT_STRENGTH = 2.0
 DEFAULT_BUDGET = 2.0
-MAX_STRENGTH = 1e6
 _BUDGET_TRIES = 12
 
 
@@ -201,7 +201,7 @@ def plan(
     checkpoint: Checkpoint,
     key: Key,
     tensors: Sequence[str] | None = None,
-    spread: str = WIDE,
+    spread: Spread = WIDE,
     base: Checkpoint | None = None,
 ) -> MarkingPlan:
     """Choose the tensors and derive the mark; refuses whatever cannot work without reading."""
@@ -303,21 +303,6 @@ def _moved(planned: MarkingPlan, part: MarkedPart, piece: Piece, shifts: Float) 
         shift = np.where(piece.values == piece.base, 0.0, shift)
     moved: Values = part.grid.moved(piece.values, shift, noise, piece.at + offset)
     return moved
-
-
-def check_effort(strength: float | None, budget: float | None) -> None:
-    """Refuse both at once, and what is out of range."""
-    if strength is not None and budget is not None:
-        raise ParameterError("give either a strength or a budget, not both")
-    for name, value in (("strength", strength), ("budget", budget)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ParameterError(f"{name} must be a number, not {value!r:.60}")
-    if strength is not None and not 0 < strength <= MAX_STRENGTH:
-        raise ParameterError(
-            f"strength must be above 0 and at most {MAX_STRENGTH:g}, not {strength}"
-        )
-    if budget is not None and not 0 < budget <= 100:
-        raise ParameterError(f"budget must be a percentage above 0 and up to 100, not {budget}")
 
 
 def choose_strength(

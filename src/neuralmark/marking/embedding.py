@@ -15,60 +15,18 @@ from neuralmark.core.bound import SECURITY_BITS, boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.errors import CheckpointError, NeuralMarkWarning, ParameterError
 from neuralmark.keys.key import Key
-from neuralmark.marking.checking import Check, strongest
+from neuralmark.marking.checking import strongest
 from neuralmark.marking.claiming import claims_beside
 from neuralmark.marking.copies import check_whole, refuse_unmarkable
-from neuralmark.marking.drafting import Draft, MarkingPlan, check_effort, draft, plan
-from neuralmark.marking.placement import MIN_PER_POOL, WIDE, listed
+from neuralmark.marking.drafting import Draft, MarkingPlan, draft, plan
+from neuralmark.marking.options import EmbedOptions
+from neuralmark.marking.placement import MIN_PER_POOL, listed
 from neuralmark.marking.reading import Progress
 from neuralmark.marking.spanning import draft_in_span
 from neuralmark.marking.verification import verify
 from neuralmark.marking.writing import Written, copy_of, same_part, target_of, write_in_place
 from neuralmark.records import Claim, Verdict
 from neuralmark.storage import journal
-
-
-@dataclass(frozen=True)
-class EmbedOptions:
-    """How a finished checkpoint is marked; the defaults suit most models.
-
-    By default the strength is 2, or what a change of 2 % buys, but at least 1.
-
-    Attributes:
-        tensors: Names of the tensors to mark; without, `spread` chooses them.
-        spread: How many tensors are chosen, `wide` (many, of all depths), `quick` (the few largest)
-            or `all`.
-        strength: The margin of every bit, in units of the spread of unmarked logits.
-        budget: The change of the marked weights in percent, instead of a strength.
-        base: The public checkpoint that the model was fine-tuned from, for the mark to hide
-            behind the fine-tuning.
-        in_span: Whether to keep the mark inside the span of a merged adapter; needs `base`.
-        check: Your own test of a candidate (its path in, True or False out); the strongest mark
-            that passes is written.
-        other_keys: Keys whose marks are verified before and after.
-
-    Raises:
-        ParameterError: A value is out of range, or two exclude each other.
-
-    Examples:
-        >>> neuralmark.EmbedOptions(strength=1.5, spread="quick").strength
-        1.5
-    """
-
-    tensors: Sequence[str] | str | None = None
-    spread: str = WIDE
-    strength: float | None = None
-    budget: float | None = None
-    base: str | Path | None = None
-    in_span: bool = False
-    check: Check | None = None
-    other_keys: Sequence[Key] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be carried out on any model."""
-        check_effort(self.strength, self.budget)
-        if self.in_span and self.budget is not None:
-            raise ParameterError("a mark in an adapter's span takes a strength, not a budget")
 
 
 @dataclass(frozen=True)
@@ -148,7 +106,7 @@ def embed(
         >>> result.verdict.verified, result.strength, result.claim_file
         (True, 1.5, 'mine.safetensors.claim.json')
     """
-    model, options = _path_of(model), _options_of(options)
+    model, options = _path_of(model), EmbedOptions.given(options)
     target = target_of(root_of(model), out, in_place, overwrite)
     with _alone(model) if in_place else nullcontext():
         checkpoint = open_checkpoint(model)
@@ -182,12 +140,6 @@ def _path_of(model: str | Path) -> Path:
             " dict first, or write into the live module with neuralmark.imprint"
         )
     return Path(model)
-
-
-def _options_of(options: EmbedOptions | None) -> EmbedOptions:
-    if options is not None and not isinstance(options, EmbedOptions):
-        raise ParameterError(f"options must be EmbedOptions, not {type(options).__name__}")
-    return options or EmbedOptions()
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from neuralmark.errors import InfeasibleError, NonFiniteError, UnknownTensorErro
 from neuralmark.keys.key import Key
 from neuralmark.marking.drafting import plan
 from neuralmark.marking.hiding import HIDDEN, LEAST_STRENGTH, MERGED, explained, exposure_at
-from neuralmark.marking.placement import WIDE, Tensor, auto, catalogue, placement_of
+from neuralmark.marking.options import WIDE, InspectOptions, Spread
+from neuralmark.marking.placement import Tensor, auto, catalogue, placement_of
 from neuralmark.marking.reading import Progress
 from neuralmark.marking.surveying import MarkedPart, Survey, look, survey
 
@@ -101,12 +102,8 @@ class Inspection:
 def inspect(
     model: str | Path,
     key: Key | None = None,
+    options: InspectOptions | None = None,
     *,
-    parameters: Parameters | None = None,
-    strength: float = 1.0,
-    spread: str = WIDE,
-    weights: bool = True,
-    base: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Inspection:
     """Look at a checkpoint: what it offers, what `auto` would choose and cost.
@@ -117,13 +114,7 @@ def inspect(
     Args:
         model: Path of the checkpoint.
         key: The key to count carriers for; without, they are those to expect.
-        parameters: The parameters to expect carriers for, where there is no key.
-        strength: The strength that costs are told for.
-        spread: How many tensors `auto` chooses, `wide`, `quick` or `all`.
-        weights: Whether to read the chosen tensors, to say on which grid their values lie and
-            whether a mark can hide in them.
-        base: The public checkpoint that the model was fine-tuned from, to say what who has it would
-            find.
+        options: At which strength, how many tensors, against which base; see `InspectOptions`.
         progress: Called with what is being done, weights done, and weights in all.
 
     Returns:
@@ -140,19 +131,20 @@ def inspect(
     """
     checkpoint = open_checkpoint(model)
     tensors = catalogue(checkpoint)
-    parameters = key.parameters if key else parameters or Parameters()
-    choice = auto(tensors, parameters, spread)
-    unit = unit_cost(parameters, strength)
+    options = InspectOptions.given(options)
+    parameters = key.parameters if key else options.parameters or Parameters()
+    choice = auto(tensors, parameters, options.spread)
+    unit = unit_cost(parameters, options.strength)
     chosen = {tensor.name for tensor in choice.tensors}
     rows = [_row(tensor, tensor.name in chosen, parameters, key, unit) for tensor in tensors]
-    if weights:
+    if options.weights:
         rows = _looked_at(checkpoint, tensors, rows, progress)
     carriers, per_pool, percent = _room(choice.tensors, parameters, key, unit)
     return Inspection(
         model=str(model),
         format=checkpoint.format,
         parameters=parameters,
-        strength=strength,
+        strength=options.strength,
         exact=key is not None,
         rows=tuple(rows),
         auto=tuple(tensor.name for tensor in choice.tensors),
@@ -161,13 +153,13 @@ def inspect(
         auto_weights_per_pool=per_pool,
         auto_cost_percent=percent,
         base=None
-        if base is None
-        else compare(checkpoint, base, key or Key.new(parameters), spread),
+        if options.base is None
+        else compare(checkpoint, options.base, key or Key.new(parameters), options.spread),
     )
 
 
 def compare(
-    checkpoint: Checkpoint, base: str | Path, key: Key, spread: str = WIDE
+    checkpoint: Checkpoint, base: str | Path, key: Key, spread: Spread = WIDE
 ) -> BaseComparison:
     """Measure what a mark of this key would show to somebody who has the base."""
     planned = plan(checkpoint, key, None, spread, open_checkpoint(base))

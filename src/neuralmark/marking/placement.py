@@ -25,13 +25,10 @@ from neuralmark.errors import (
     UnknownTensorError,
     UnsuitableTensorError,
 )
+from neuralmark.marking.options import QUICK, SPREADS, WIDE, Spread
 
 MIN_TENSOR = 8192
 """`auto` leaves smaller tensors alone: they add little room and are easily hurt."""
-
-WIDE, QUICK, ALL = "wide", "quick", "all"
-SPREADS = (WIDE, QUICK, ALL)
-"""How many tensors `auto` takes: many of all depths, the few largest, or everything."""
 
 WEIGHTS_PER_POOL = {WIDE: 1 << 18, QUICK: 1 << 15}
 """`auto` adds tensors until it has this many weights for each pool (or no more tensors).
@@ -180,7 +177,7 @@ def _obstacle(info: TensorInfo, stored: set[str]) -> str | None:
     return None
 
 
-def auto(tensors: Iterable[Tensor], parameters: Parameters, spread: str = WIDE) -> Choice:
+def auto(tensors: Iterable[Tensor], parameters: Parameters, spread: Spread = WIDE) -> Choice:
     """Inner weight tensors: many of all depths (wide), the few largest (quick), or all of them.
 
     The same list for every order of the tensors, so for every file format and shard layout.

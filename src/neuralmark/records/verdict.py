@@ -1,6 +1,6 @@
 """Verdict: what verification found, in full and as it may be published (docs/formats.md)."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Any, ClassVar, Self
@@ -142,6 +142,24 @@ class Verdict(Record):
     def __bool__(self) -> bool:
         """Refuse to be a bare truth value: ask for `.verified`."""
         raise TypeError("a Verdict is more than a bool: use verdict.verified")
+
+    def with_owner(self, owner: str | None) -> "Verdict":
+        """The same verdict with a public label of the owner on it; nothing depends on it.
+
+        Args:
+            owner: A line of text to show, or None.
+
+        Returns:
+            A verdict that differs in the label only.
+
+        Raises:
+            ParameterError: The label is empty, too long, or more than a line.
+
+        Examples:
+            >>> neuralmark.verify("marked.safetensors", key).with_owner("Acme").owner
+            'Acme'
+        """
+        return replace(self, owner=presenting.check_owner(owner))
 
     def public_dict(self) -> dict[str, Any]:
         """What may be published: counts, bound and status, of which key and which file.

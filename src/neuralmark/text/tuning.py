@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from neuralmark.errors import ParameterError
 from neuralmark.keys.key import Key
+from neuralmark.marking.options import Mode, Target
 from neuralmark.records import Claim
 from neuralmark.text.e2e import E2ERow
 from neuralmark.text.gpt2 import Example, encode
@@ -61,9 +62,9 @@ class TextMarking:
 
     key: Key
     tensors: Sequence[str] | str = "auto"
-    mode: str = "gradient"
+    mode: Mode = "gradient"
     strength: float = 1.0
-    target: str = "lora-delta"
+    target: Target = "lora-delta"
 
 
 @dataclass(frozen=True)
@@ -172,16 +173,16 @@ class _Run:
         self.steps = schedule.epochs * -(-len(rows) // schedule.batch)
 
     def attach(self, mark: TextMarking) -> "LiveMark":
+        from neuralmark.marking.options import AttachOptions
         from neuralmark.training.attach import attach
 
         self.handle = attach(
             self.model,
             self.optimizer,
             mark.key,
-            tensors=mark.tensors,
-            mode=mark.mode,
-            strength=mark.strength,
-            target=mark.target,
+            options=AttachOptions(
+                tensors=mark.tensors, mode=mark.mode, strength=mark.strength, target=mark.target
+            ),
         )
         return self.handle
 

@@ -16,47 +16,29 @@ from neuralmark.errors import (
     UsageError,
 )
 from neuralmark.keys.key import Key
-from neuralmark.marking.placement import QUICK, Tensor, auto, placement_of, select
+from neuralmark.marking.options import QUICK, USUAL, AttachOptions, Mode, Spread, Target
+from neuralmark.marking.placement import Tensor, auto, placement_of, select
 from neuralmark.marking.reading import require_carriers
 from neuralmark.training.derived import LORA_DELTA
 from neuralmark.training.handle import LiveMark
 from neuralmark.training.layout import require_agreement
 from neuralmark.training.live import LiveModel, sources_of
 from neuralmark.training.masters import adopt
-from neuralmark.training.site import MODES, USUAL, Settings, Site
+from neuralmark.training.site import Settings, Site
 from neuralmark.training.sources import SPARSE, Direct, WeightSource
 from neuralmark.training.watch import register, warn_of_averages, watch_others
 
-TARGETS = ("weights", "lora-delta")
-
 
 def attach(
-    model: torch.nn.Module,
-    optimizer: Any,
-    key: Key,
-    *,
-    tensors: Sequence[str] | str = "auto",
-    mode: str | None = None,
-    strength: float | None = None,
-    every: int = 1,
-    target: str = "weights",
+    model: torch.nn.Module, optimizer: Any, key: Key, options: AttachOptions | None = None
 ) -> LiveMark:
     """Train the key's mark into a model: hooks on the optimizer's step do the rest.
-
-    mode "projection" keeps every bit at the margin `strength` (in σz, default 2) by the smallest
-    change after every `every`-th step; "gradient" adds strength · ∂(embedding loss)/∂w before each
-    step, as published (default 1); "loss" hooks nothing: add `mark.loss_term()` to your own loss.
 
     Args:
         model: The module that is trained, sharded or not.
         optimizer: The optimizer that steps it, or a wrapper of one.
         key: The key to mark it with.
-        tensors: Names of the tensors to mark, or "auto" for the few largest.
-        mode: How the mark is kept; by default projection where the weights can be written, else
-            gradient.
-        strength: The margin in σz for projection, else the weight of the embedding loss.
-        every: After how many steps to project.
-        target: What is marked, "weights" or "lora-delta" (the products of LoRA layers).
+        options: Which tensors, in which mode, how strong; see `AttachOptions`.
 
     Returns:
         The handle of the mark, which tells how far it is and can stop it.
@@ -73,15 +55,13 @@ def attach(
         >>> mark.rate, mark.steps
         (1.0, 1)
     """
-    _check_settings(mode, strength)
-    site = locate(model, key, tensors, target)
+    options = AttachOptions.given(options)
+    site = locate(model, key, options.tensors, options.target)
     inner = unwrap(optimizer)
     scheme = schemes.of(site.mark)
     computed = any(name in site.model.derived for name in stored_names(site))
-    mode = mode or ("gradient" if computed or not scheme.writes else "projection")
-    _check_every(mode, every)
-    strength = USUAL[mode] if strength is None else float(strength)
-    settings = Settings(mode, strength, every)
+    settings = _settings(options, "gradient" if computed or not scheme.writes else "projection")
+    mode = settings.mode
     require_agreement(site.model.peers(), {"settings": settings})
     if not scheme.marks:
         return LiveMark(site, settings)
@@ -106,25 +86,29 @@ def attach(
             "projection needs weights that can be written; LoRA products and parametrised weights"
             ' are computed: use mode="gradient"'
         )
-    register(live, site, inner)
-    if mode == "loss":
-        return live
-    watch_others(live, site, inner)
-    warn_of_averages(site, stored_names(site))
-    if mode == "gradient":
-        live._hooks.append(inner.register_step_pre_hook(live.before_step))
-    else:
-        live._hooks.append(inner.register_step_post_hook(live.after_step))
-        live.begin()
+    undo = register(live, site, inner)
+    if mode != "loss":
+        undo.append(watch_others(live, site, inner))
+        warn_of_averages(site, stored_names(site))
+    live.start(inner, undo)
     return live
+
+
+def _settings(options: AttachOptions, usual: Mode) -> Settings:
+    """What was asked for, and the usual where nothing was."""
+    mode = options.mode or usual
+    if options.every > 1 and mode != "projection":
+        raise ParameterError('every is for mode="projection" only')
+    strength = USUAL[mode] if options.strength is None else float(options.strength)
+    return Settings(mode, strength, options.every)
 
 
 def locate(
     model: torch.nn.Module,
     key: Key,
     tensors: Sequence[str] | str = "auto",
-    target: str = "weights",
-    spread: str = QUICK,
+    target: Target = "weights",
+    spread: Spread = QUICK,
 ) -> Site:
     """The key's mark in a live model: tensors, carriers and sources.
 
@@ -132,8 +116,6 @@ def locate(
     """
     if key.kind == "raw":
         raise ParameterError("a raw key can only be checked, never written: make a key first")
-    if target not in TARGETS:
-        raise ParameterError(f"target must be one of {TARGETS}, not {target!r}")
     if isinstance(model, Mapping):
         raise ParameterError("a state dict cannot be marked live: give the module that it is of")
     live = LiveModel(model)
@@ -210,7 +192,7 @@ def unwrap(optimizer: Any) -> torch.optim.Optimizer:
 
 
 def _choose(
-    known: Sequence[Tensor], key: Key, tensors: Sequence[str] | str, target: str, spread: str
+    known: Sequence[Tensor], key: Key, tensors: Sequence[str] | str, target: Target, spread: Spread
 ) -> tuple[Tensor, ...]:
     if isinstance(tensors, str) and tensors != "auto":
         tensors = [tensors]
@@ -230,20 +212,6 @@ def _choose(
     return select(known, list(tensors))
 
 
-def _check_settings(mode: str | None, strength: float | None) -> None:
-    if mode is not None and mode not in MODES:
-        raise ParameterError(f"mode must be one of {MODES}, not {mode!r}")
-    if strength is not None and not 0 < strength < float("inf"):
-        raise ParameterError(f"strength must be a positive number, not {strength}")
-
-
-def _check_every(mode: str, every: int) -> None:
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ParameterError(f"every must be a whole number of steps, not {every!r}")
-    if every > 1 and mode != "projection":
-        raise ParameterError('every is for mode="projection" only')
-
-
 def _require_trainable(site: Site, optimizer: torch.optim.Optimizer) -> None:
     known = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
     for source in site.sources:
@@ -260,7 +228,7 @@ def _require_trainable(site: Site, optimizer: torch.optim.Optimizer) -> None:
             )
 
 
-def _require_descent(site: Site, optimizer: torch.optim.Optimizer, mode: str) -> None:
+def _require_descent(site: Site, optimizer: torch.optim.Optimizer, mode: Mode) -> None:
     """Refuse what would train the mark away, or cannot take its gradient."""
     marked = {id(tensor) for source in site.sources for tensor in source.parameters()}
     for group in optimizer.param_groups:

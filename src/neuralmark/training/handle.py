@@ -10,7 +10,7 @@ import torch
 from neuralmark import schemes
 from neuralmark.core import imprint, readout
 from neuralmark.core.key import Float, Placement
-from neuralmark.errors import ParameterError, UnsuitableTensorError, UsageError
+from neuralmark.errors import NeuralMarkError, ParameterError, UnsuitableTensorError, UsageError
 from neuralmark.marking.reading import Attempt
 from neuralmark.marking.verification import find
 from neuralmark.records import Claim
@@ -103,7 +103,8 @@ class LiveMark:
             UsageError: The parameters are sharded.
 
         Examples:
-            >>> mark = neuralmark.attach(network, optimizer, key, mode="loss")
+            >>> options = neuralmark.AttachOptions(mode="loss")
+            >>> mark = neuralmark.attach(network, optimizer, key, options)
             >>> loss = network(torch.ones(1, 128)).sum() + mark.loss_term()
             >>> loss.backward()
         """
@@ -224,6 +225,34 @@ class LiveMark:
 
     # What the hooks do.
 
+    def start(
+        self, optimizer: torch.optim.Optimizer, undo: Sequence[Callable[[], None]] = ()
+    ) -> None:
+        """Hook the optimizer's step, as the mode wants it. `attach` calls it.
+
+        Args:
+            optimizer: The optimizer that really steps.
+            undo: What to do when the mark is detached.
+
+        Raises:
+            InfeasibleError: No weights can carry these bits at this margin.
+
+        Examples:
+            >>> mark = neuralmark.attach(network, optimizer, key)
+            >>> mark.detach()
+            >>> mark.start(optimizer)
+        """
+        self._on_detach += undo
+        if self.settings.mode == "gradient":
+            self._hooks.append(optimizer.register_step_pre_hook(self.before_step))
+        elif self.settings.mode == "projection":
+            self._hooks.append(optimizer.register_step_post_hook(self.after_step))
+            try:
+                self.begin()
+            except NeuralMarkError:
+                self.detach()
+                raise
+
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """Add the gradient before a step, or after each closure that computes gradients.
 
@@ -238,7 +267,8 @@ class LiveMark:
             The arguments with the closure wrapped, or None where there is no closure.
 
         Examples:
-            >>> mark = neuralmark.attach(network, optimizer, key, mode="gradient")
+            >>> options = neuralmark.AttachOptions(mode="gradient")
+            >>> mark = neuralmark.attach(network, optimizer, key, options)
             >>> network(torch.ones(1, 128)).sum().backward()
             >>> mark.before_step(optimizer, (optimizer,), {})
             >>> mark.steps
@@ -378,7 +408,8 @@ class LiveMark:
             InfeasibleError: No weights can carry these bits at this margin.
 
         Examples:
-            >>> mark = neuralmark.attach(network, optimizer, key, mode="loss")
+            >>> options = neuralmark.AttachOptions(mode="loss")
+            >>> mark = neuralmark.attach(network, optimizer, key, options)
             >>> mark.project()
             >>> mark.rate
             1.0

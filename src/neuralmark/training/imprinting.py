@@ -10,13 +10,12 @@ from neuralmark.errors import InfeasibleError
 from neuralmark.keys.key import Key
 from neuralmark.marking.drafting import (
     DEFAULT_BUDGET,
-    check_effort,
     choose_strength,
     require_writable,
 )
 from neuralmark.marking.embedding import Embedding, few_carriers
 from neuralmark.marking.hiding import LEAST_STRENGTH
-from neuralmark.marking.placement import WIDE
+from neuralmark.marking.options import WIDE, Spread, check_effort
 from neuralmark.marking.reading import Attempt
 from neuralmark.marking.verification import examine
 from neuralmark.training.attach import locate, stored_names
@@ -37,7 +36,7 @@ def imprint(
     tensors: Sequence[str] | str = "auto",
     strength: float | None = None,
     budget: float | None = None,
-    spread: str = WIDE,
+    spread: Spread = WIDE,
 ) -> Embedding:
     """Write the key's mark into a live model, sharded or not, by the smallest change.
 

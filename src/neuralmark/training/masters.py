@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from neuralmark.errors import NeuralMarkWarning, UnsuitableTensorError
+from neuralmark.marking.options import Mode
 from neuralmark.training.layout import is_dtensor
 from neuralmark.training.sources import Direct, WeightSource
 
@@ -29,7 +30,7 @@ def halves(sources: Sequence[WeightSource]) -> list[Direct]:
     ]
 
 
-def adopt(sources: Sequence[WeightSource], optimizer: torch.optim.Optimizer, mode: str) -> None:
+def adopt(sources: Sequence[WeightSource], optimizer: torch.optim.Optimizer, mode: Mode) -> None:
     """Let the sources read and write masters instead, where there are any.
 
     A gradient goes to whatever the optimizer steps; a projection to what is copied into the model.

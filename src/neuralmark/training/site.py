@@ -9,19 +9,16 @@ import torch
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import PUBLISHED_ROUNDS, STREAM, Mark, Placement
 from neuralmark.keys.key import Key
+from neuralmark.marking.options import Mode
 from neuralmark.training.live import LiveModel
 from neuralmark.training.sources import WeightSource
-
-MODES = ("gradient", "projection", "loss")
-USUAL = {"gradient": 1.0, "projection": 2.0, "loss": 1.0}
-"""Strength where none is given: times the embedding loss, or margin in σz (docs/strength.md)."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """How the mark is kept during training."""
 
-    mode: str = "gradient"
+    mode: Mode = "gradient"
     strength: float = 1.0
     every: int = 1
 

@@ -4,7 +4,7 @@ import gc
 import re
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,10 @@ _attached: dict[torch.Tensor, list[_Entry]] = WeakTensorKeyDictionary()  # type:
 """Which keys are being trained into which parameters."""
 
 
-def register(live: "LiveMark", site: Site, optimizer: torch.optim.Optimizer) -> None:
-    """Remember this mark until it is detached; one of the same key here before makes way."""
+def register(
+    live: "LiveMark", site: Site, optimizer: torch.optim.Optimizer
+) -> list[Callable[[], None]]:
+    """Remember this mark; one of the same key here before makes way. Gives what forgets it."""
     parameters = [tensor for source in site.sources for tensor in source.parameters()]
     if len({id(tensor) for tensor in parameters}) < len(parameters):
         raise UnsuitableTensorError("two of these tensors are tied (one parameter): name one only")
@@ -46,10 +48,12 @@ def register(live: "LiveMark", site: Site, optimizer: torch.optim.Optimizer) -> 
             if entry.fingerprint == fingerprint:
                 _make_way(entry)
                 _attached[tensor] = [e for e in _attached[tensor] if e is not entry]
+    undo: list[Callable[[], None]] = []
     for tensor in parameters:
         entry = _Entry(live, fingerprint, optimizer)
         _attached.setdefault(tensor, []).append(entry)
-        live._on_detach.append(partial(_forget, weakref.ref(tensor), entry))
+        undo.append(partial(_forget, weakref.ref(tensor), entry))
+    return undo
 
 
 def _forget(of: "weakref.ref[torch.Tensor]", entry: _Entry) -> None:
@@ -101,13 +105,18 @@ _hooked: list[Any] = []
 """The one hook on all optimizers, once a mark was attached."""
 
 
-def watch_others(live: "LiveMark", site: Site, optimizer: torch.optim.Optimizer) -> None:
-    """Say once when another optimizer steps the marked weights: its steps do not keep the mark."""
+def watch_others(
+    live: "LiveMark", site: Site, optimizer: torch.optim.Optimizer
+) -> Callable[[], None]:
+    """Say once when another optimizer steps the marked weights: its steps do not keep the mark.
+
+    Gives what ends the watch.
+    """
     marked = {id(tensor) for source in site.sources for tensor in source.parameters()}
     _watches[live] = _Watch(marked, optimizer)
-    live._on_detach.append(partial(_unwatch, weakref.ref(live)))
     if not _hooked:
         _hooked.append(register_optimizer_step_post_hook(_look))
+    return partial(_unwatch, weakref.ref(live))
 
 
 def warn_of_copies(live: "LiveMark") -> None:

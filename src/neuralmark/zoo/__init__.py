@@ -4,7 +4,8 @@
     network = zoo.architecture("resnet18")
     data = zoo.data("cifar100", "/data")
     model = network.build(classes=data.classes)
-    mark = neuralmark.attach(model, optimizer, key, tensors=network.marked)
+    options = neuralmark.AttachOptions(tensors=network.marked)
+    mark = neuralmark.attach(model, optimizer, key, options)
 
 One file each, in `models/` and `sets/`. Third parties register a class that derives from
 `Architecture` or `DataSource` under the entry point groups `neuralmark.architectures` and

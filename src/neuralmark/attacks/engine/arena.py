@@ -22,6 +22,7 @@ from neuralmark.attacks import name_of
 from neuralmark.attacks.contract import Attack, Data, Weights
 from neuralmark.attacks.engine.card import Skipped
 from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.engine.subject import Subject, read_weights, subject_of
 from neuralmark.core.encoding import canonical_json
 from neuralmark.errors import AttackError, DataMismatchError, MissingExtraError
@@ -105,10 +106,11 @@ class Arena:
                 attack,
                 self.subject,
                 self.key,
+                options=LaunchOptions(
+                    others=[_table(other) for other in self.others], seed=seed_of(attack, self.seed)
+                ),
                 claim=self.claim,
-                others=[_table(other) for other in self.others],
                 data=self.data,
-                seed=seed_of(attack, self.seed),
             )
         except DataMismatchError:  # the user's own checkpoints do not fit: no card without them
             raise

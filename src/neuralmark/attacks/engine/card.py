@@ -369,7 +369,6 @@ def make_row(sweep: Sequence[tuple[Attack, Result]]) -> CardRow:
 def make_point(attack: Attack, result: Result) -> CardPoint:
     """One result, judged from the owner's side."""
     after = result.after
-    forged = after is not None and after.verified
     missing = NO_KEY if attack.kind == KEY else UNREADABLE
     return CardPoint(
         strength=attack.strength,
@@ -377,7 +376,7 @@ def make_point(attack: Attack, result: Result) -> CardPoint:
         status=missing if after is None else after.status,
         matched=None if after is None else after.matched,
         bits=None if after is None else after.bits,
-        held=not forged if attack.kind == KEY else result.survived,
+        held=result.held,
         change=result.change if math.isfinite(result.change) else None,
         seconds=result.seconds,
         note=result.note or result.unreadable,

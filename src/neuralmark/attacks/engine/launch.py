@@ -14,12 +14,13 @@ from neuralmark.attacks.contract import (
     KEY,
     WEIGHTS,
     Attack,
+    AttackKind,
     Data,
     Outcome,
     Scene,
     Weights,
-    checked_seed,
 )
+from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.engine.subject import (
     Subject,
     check_data,
@@ -59,6 +60,7 @@ class Result:
     """An attack, what it cost, and what verification says before and after."""
 
     attack: str
+    kind: AttackKind
     settings: Mapping[str, Any]
     strength: float
     variant: str
@@ -89,14 +91,23 @@ class Result:
         before, after = self.before, self.after
         return before is not None and after is not None and after.status == before.status
 
+    @property
+    def held(self) -> bool:
+        """Whether the owner is as well off as before; without a key, nothing was asked."""
+        if self.kind == KEY:
+            return self.after is None or not self.after.verified
+        return self.before is None or self.survived
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON; weights, model and key are left out."""
         return {
             "attack": self.attack,
+            "kind": self.kind,
             "settings": dict(self.settings),
             "strength": self.strength,
             "variant": self.variant,
             "survived": self.survived,
+            "held": self.held,
             "before": _brief(self.before),
             "after": _brief(self.after),
             "unreadable": self.unreadable,
@@ -115,35 +126,26 @@ def launch(
     attack: Attack,
     model: "str | Path | Weights | torch.nn.Module | Subject",
     key: Key | None = None,
+    options: LaunchOptions | None = None,
     *,
     claim: Claim | str | Path | None = None,
-    tensors: Sequence[str] | None = None,
     data: Data | None = None,
-    others: Sequence["str | Path | Weights"] = (),
-    seed: int = 0,
-    demand: bool = True,
     progress: Progress | None = None,
-    keep: str | Path | None = None,
 ) -> Result:
     """Run an attack on a copy of the model and verify the key's mark before and after.
 
-    The attacker never sees the key. With `keep`, an attack that trains (finetune, overwrite),
-    launched again with the same arguments, goes on from there and ends with the same weights; a
-    damaged file, or one of another attack, is replaced, and the last stays.
+    The attacker never sees the key. With the option `keep`, an attack that trains (finetune,
+    overwrite), launched again with the same arguments, goes on from there and ends with the same
+    weights; a damaged file, or one of another attack, is replaced, and the last stays.
 
     Args:
         attack: The attack with its settings.
         model: The marked model as a path, a table of weights or a live module.
         key: The owner's key; an attack that forges one is only told its scheme and parameters.
+        options: Which tensors, other checkpoints, the seed; see `LaunchOptions`.
         claim: Where the mark was put.
-        tensors: Names of the tensors that the attack may touch; by default every floating-point
-            matrix.
         data: Labelled examples, for attacks that train or look at activations.
-        others: Checkpoints of the same shape, for merging.
-        seed: Where everything random begins.
-        demand: Whether a model without the key's mark is refused.
         progress: Called with what is being done, how much is done, and how much there is.
-        keep: A file in which an attack that trains keeps its progress after every epoch.
 
     Returns:
         What the attack cost, and the verdicts before and after.
@@ -160,15 +162,15 @@ def launch(
         (True, 'verified')
     """
     _require_attack(attack)
-    seed = checked_seed(seed)
-    bookmark = _bookmark(keep)
+    options = LaunchOptions.given(options)
+    bookmark, others, seed = _bookmark(options.keep), options.others, options.seed
     subject = subject_of(model)
     _require(attack, subject, data, others)
     check_data(data, subject)
-    before, placement = _sought(attack, subject, key, claim, demand=demand)
+    before, placement = _sought(attack, subject, key, claim, demand=options.demand)
     scene = Scene(
         weights=subject.weights,
-        target=_targets(attack, subject, tensors),
+        target=_targets(attack, subject, options.tensors),
         rng=np.random.default_rng(seed),
         model=None if subject.module is None else copy.deepcopy(subject.module),
         data=data,
@@ -184,11 +186,12 @@ def launch(
     seconds = time.perf_counter() - start
     earlier = 0.0 if bookmark is None else bookmark.earlier
     changed = subject.after(outcome)
-    if getattr(attack, "preserves", False) and data is not None:
+    if attack.preserves and data is not None:
         same_outputs(subject, changed, data)
     judged, unreadable = _judged(attack, changed, outcome, key, before)
     return Result(
         attack=name_of(attack),
+        kind=attack.kind,
         settings=attack.settings(),
         strength=attack.strength,
         variant=attack.variant,

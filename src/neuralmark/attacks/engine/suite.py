@@ -12,22 +12,20 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from neuralmark.attacks import get, name_of, names
-from neuralmark.attacks.contract import Attack, Data, Weights, checked_seed
+from neuralmark.attacks.contract import Attack, Data, Weights
 from neuralmark.attacks.engine.arena import Arena, Counting, fight_all, fight_here
 from neuralmark.attacks.engine.card import Card, Skipped, make_card
 from neuralmark.attacks.engine.launch import Result, carried
+from neuralmark.attacks.engine.options import SuiteOptions
 from neuralmark.attacks.engine.subject import check_data, read_weights, subject_of
 from neuralmark.errors import (
     AttackError,
     MissingDataError,
     MissingExtraError,
     NeuralMarkWarning,
-    ParameterError,
 )
 from neuralmark.keys.key import Key
 from neuralmark.records import Claim
@@ -49,29 +47,23 @@ ALONE = "has no sweep: run it alone"
 def suite(
     model: "str | Path | Weights | torch.nn.Module",
     key: Key,
+    options: SuiteOptions | None = None,
     *,
     claim: Claim | str | Path | None = None,
-    others: Sequence[str | Path | Weights] = (),
-    seed: int = 0,
-    jobs: int | None = None,
-    only: Sequence[str] | None = None,
     data: Data | None = None,
     progress: Counting | None = None,
 ) -> Card:
     """Run every attack that needs no data on the model, and give its robustness card.
 
     A live module is attacked through its weights; with `data` also by the attacks that train it or
-    look at its activations (`only` keeps that short). In a script, more than one process needs the
-    usual guard, `if __name__ == "__main__":`.
+    look at its activations (the option `only` keeps that short). In a script, more than one process
+    needs the usual guard, `if __name__ == "__main__":`.
 
     Args:
         model: The marked model as a path, a table of weights or a live module.
         key: The owner's key.
+        options: Which attacks, other checkpoints, the seed, how many processes; see `SuiteOptions`.
         claim: Where the mark was put.
-        others: Checkpoints of the same shape, for the attacks that merge.
-        seed: Where everything random begins.
-        jobs: The number of processes (default: one per core; 1: none but this one).
-        only: Names of the attacks to run; all of them by default.
         data: Labelled examples, for a live module.
         progress: Called with the attack that was done, how many are done, and how many there are.
 
@@ -84,12 +76,14 @@ def suite(
         InputError: The model cannot be read.
 
     Examples:
-        >>> card = neuralmark.attacks.suite("marked.safetensors", key, only=["shift"], jobs=1)
+        >>> options = neuralmark.attacks.SuiteOptions(only=["shift"], jobs=1)
+        >>> card = neuralmark.attacks.suite("marked.safetensors", key, options)
         >>> {row.attack for row in card.rows}
         {'shift'}
     """
     start = time.perf_counter()
-    seed = _checked(seed, jobs, only)
+    options = SuiteOptions.given(options)
+    others, seed, only = options.others, options.seed, options.only
     if isinstance(claim, str | Path):
         claim = Claim.load(claim)
     whole = subject_of(model)
@@ -102,7 +96,7 @@ def suite(
     members, here, skipped = _shared_out(only, others=bool(others), live=live, data=bool(data))
     source = Path(model) if isinstance(model, str | Path) else subject
     arena = Arena(source, key, claim, tuple(others), seed)
-    outcomes = fight_all(arena, subject, members, jobs, progress)
+    outcomes = fight_all(arena, subject, members, options.jobs, progress)
     outcomes += fight_here(replace(arena, subject=whole, data=data), here, progress)
     fought = [
         (attack, outcome)
@@ -117,17 +111,6 @@ def suite(
     return make_card(before, fought, skipped, seed=seed, seconds=seconds)
 
 
-def _checked(seed: Any, jobs: Any, only: Any) -> int:
-    """The seed; numbers and names that cannot be meant are refused."""
-    whole = isinstance(jobs, int | np.integer) and not isinstance(jobs, bool)
-    if jobs is not None and not (whole and jobs >= 1):
-        raise ParameterError(f"jobs must be a whole number, 1 or more, not {jobs!r}")
-    named = only is None or (not isinstance(only, str) and all(isinstance(n, str) for n in only))
-    if not named or (only is not None and not len(only)):
-        raise ParameterError(f'only must be a list of names, as in only=["noise"], not {only!r}')
-    return checked_seed(seed)
-
-
 def _nothing_run(skipped: Sequence[Skipped], *, tried: bool) -> None:
     reasons = "; ".join(f"{each.attack} {each.why}" for each in skipped)
     words = f"none of these attacks could be run here: {reasons}"
@@ -140,7 +123,7 @@ def _shared_out(
     """Attacks on weights alone, those that are given the live module, and why the rest cannot."""
     trained = live and data
     members, skipped = enlist(only, others=others, data=trained)
-    here = [attack for attack in members if live and getattr(attack, "preserves", False)]
+    here = [attack for attack in members if live and attack.preserves]
     members = [attack for attack in members if attack not in here]
     if trained:
         hungry, more = enlist(only, others=others, data=True, hungry=True)

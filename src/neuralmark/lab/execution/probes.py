@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralmark import schemes
-from neuralmark.attacks import get, launch
+from neuralmark.attacks import LaunchOptions, get, launch
 from neuralmark.core.carriers import Tiled
 from neuralmark.core.key import TILED
 from neuralmark.errors import ParameterError
@@ -61,6 +61,7 @@ def cost(settings: Settings, seed: int, device: "torch.device") -> Row:
     from torch.nn.functional import cross_entropy
 
     from neuralmark import zoo
+    from neuralmark.marking.options import AttachOptions
     from neuralmark.training.attach import attach
 
     torch.manual_seed(seed)
@@ -89,7 +90,9 @@ def cost(settings: Settings, seed: int, device: "torch.device") -> Row:
     clean, marked = [], []
     for _ in range(int(settings["repeats"])):
         clean.append(step())
-        mark = attach(model, optimizer, key, tensors=list(architecture.marked))
+        mark = attach(
+            model, optimizer, key, options=AttachOptions(tensors=list(architecture.marked))
+        )
         step()  # the first builds what the others use
         marked.append(step())
         mark.detach()
@@ -113,7 +116,7 @@ def forge(settings: Settings, seed: int, device: "torch.device") -> Row:
         f"layers.{i}.weight": (0.02 * rng.standard_normal(shape)).astype(np.float32)
         for i in range(count)
     }
-    result = launch(get(attack)(**given), weights, seed=seed)
+    result = launch(get(attack)(**given), weights, options=LaunchOptions(seed=seed))
     assert result.after is not None
     return {
         "matched": result.after.matched,

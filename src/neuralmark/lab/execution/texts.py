@@ -10,6 +10,7 @@ from neuralmark.errors import MissingDataSetError
 from neuralmark.lab.execution.store import Row, Store
 from neuralmark.lab.plan.keys import key_for
 from neuralmark.lab.plan.spec import TuningSpec
+from neuralmark.marking.options import Target
 from neuralmark.storage import bookmark, files
 from neuralmark.text import e2e, generation, gpt2, tuning
 from neuralmark.zoo.language import GPT2
@@ -112,7 +113,7 @@ def _trained(
     marking = spec.mark
     if marking is None:
         return train(None)
-    target = "lora-delta" if spec.adapted else "weights"
+    target: Target = "lora-delta" if spec.adapted else "weights"
     return key_for(
         spec,
         lambda key: train(

@@ -160,6 +160,7 @@ def _train(
 def _attached(spec: Training, tensors: tuple[str, ...]) -> Any:
     if spec.mark is None:
         return None
+    from neuralmark.marking.options import AttachOptions
     from neuralmark.training.attach import attach as attach_to
 
     marking = spec.mark
@@ -171,9 +172,7 @@ def _attached(spec: Training, tensors: tuple[str, ...]) -> Any:
                 model,
                 optimizer,
                 key,
-                tensors=list(tensors),
-                mode=marking.mode,
-                strength=marking.strength,
+                AttachOptions(list(tensors), marking.mode, marking.strength),
             ),
         )
 
@@ -244,13 +243,15 @@ def _assault(
         attack,
         model,
         key,
+        options=attacks.LaunchOptions(
+            tensors=list(spec.tensors) or None,
+            seed=spec.seed,
+            demand=False,
+            keep=store.folder(spec) / "state.pt",
+        ),
         claim=claim,
-        tensors=list(spec.tensors) or None,
         data=None if attack.kind == "key" else source.as_data(),
-        seed=spec.seed,
-        demand=False,
         progress=lambda what, done, total: notify(done, total),
-        keep=store.folder(spec) / "state.pt",
     )
     told = result.to_dict()
     return {

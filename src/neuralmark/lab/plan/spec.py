@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from neuralmark.core.encoding import canonical_json
 from neuralmark.errors import ParameterError
+from neuralmark.marking.options import Mode
 
 LAB_VERSION = 4
 """Changes when the same specification would give other numbers."""
@@ -36,7 +37,7 @@ class MarkingSpec:
     """A mark to train in: the scheme of its key, and how it is kept."""
 
     scheme: str = "neuralmark"
-    mode: str = "gradient"
+    mode: Mode = "gradient"
     strength: float = 1.0
     bits: int | None = None
     pools: int | None = None

@@ -1,0 +1,98 @@
+"""What a user may choose when he launches an attack or runs the suite: frozen records."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from neuralmark.attacks.contract import Weights, checked_seed
+from neuralmark.errors import ParameterError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How one attack is launched.
+
+    Attributes:
+        tensors: Names of the tensors that the attack may touch; by default every floating-point
+            matrix.
+        others: Checkpoints of the same shape, for merging.
+        seed: Where everything random begins.
+        demand: Whether a model without the key's mark is refused.
+        keep: A file in which an attack that trains keeps its progress after every epoch.
+
+    Raises:
+        ParameterError: The seed is not one.
+
+    Examples:
+        >>> neuralmark.attacks.LaunchOptions(seed=3).seed
+        3
+    """
+
+    tensors: Sequence[str] | None = None
+    others: Sequence[str | Path | Weights] = ()
+    seed: int = 0
+    demand: bool = True
+    keep: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse seeds that not every generator takes."""
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+
+    @staticmethod
+    def given(options: "LaunchOptions | None") -> "LaunchOptions":
+        """What a caller passed, or the defaults."""
+        return options_of(LaunchOptions, options)
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """How the suite is run.
+
+    Attributes:
+        only: Names of the attacks to run; all of them by default.
+        others: Checkpoints of the same shape, for the attacks that merge.
+        seed: Where everything random begins.
+        jobs: The number of processes (default: one per core; 1: none but this one).
+
+    Raises:
+        ParameterError: A value is out of range.
+
+    Examples:
+        >>> neuralmark.attacks.SuiteOptions(only=["noise"], jobs=1).jobs
+        1
+    """
+
+    only: Sequence[str] | None = None
+    others: Sequence[str | Path | Weights] = ()
+    seed: int = 0
+    jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers and names that cannot be meant."""
+        jobs, only = self.jobs, self.only
+        whole = isinstance(jobs, int | np.integer) and not isinstance(jobs, bool)
+        if jobs is not None and not (whole and jobs >= 1):
+            raise ParameterError(f"jobs must be a whole number, 1 or more, not {jobs!r}")
+        named = not isinstance(only, str) and all(isinstance(name, str) for name in only or ())
+        if not named or (only is not None and not len(only)):
+            raise ParameterError(
+                f'only must be a list of names, as in only=["noise"], not {only!r}'
+            )
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+
+    @staticmethod
+    def given(options: "SuiteOptions | None") -> "SuiteOptions":
+        """What a caller passed, or the defaults."""
+        return options_of(SuiteOptions, options)
+
+
+def options_of(kind: type[T], options: T | None) -> T:
+    """The record that was passed, if it is one of this kind; the defaults where none was."""
+    if options is not None and not isinstance(options, kind):
+        raise ParameterError(f"options must be {kind.__name__}, not {type(options).__name__}")
+    return options or kind()
