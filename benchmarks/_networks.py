@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 import neuralmark
 from neuralmark import Key, Parameters, zoo
 from neuralmark.attacks import Data
+from neuralmark.core.key import Filter
 from neuralmark.errors import NeuralMarkWarning
 from neuralmark.lab.execution.training import TrainingCourse
 from neuralmark.lab.execution.training import train as train_epochs
@@ -39,7 +40,7 @@ RATE, BATCH = 0.01, 64
 class Setting:
     """How one network is trained: which key (none: clean), and how its mark is written."""
 
-    filter: str = ""
+    filter: Filter | None = None
     rounds: int = 0
     mode: Mode | None = None
     strength: float = 0.0

@@ -15,6 +15,7 @@ from neuralmark.attacks.forge_learn import ForgeLearn
 from neuralmark.attacks.forge_order import ForgeOrder
 from neuralmark.attacks.forge_random import ForgeRandom
 from neuralmark.attacks.tools.forging import balanced, expected_best
+from neuralmark.core.key import Filter
 from neuralmark.errors import AttackError, ParameterError
 
 LAYER = {"conv.weight": gaussian(256, 128, 3, 3)}
@@ -90,7 +91,7 @@ def test_learning_meets_the_hash() -> None:
     ],
 )
 def test_a_private_filter_does_not_stop_learning_and_a_hashed_one_does(
-    scheme: str, how: str
+    scheme: str, how: Filter
 ) -> None:
     chosen = schemes.parameters(scheme, rounds=2, filter=how)
     key = Key(chosen, b"", salt=bytes(32), secret=bytes([3]) * 32)

@@ -34,6 +34,7 @@ from neuralmark.errors import (
 )
 from neuralmark.marking.verification import verify
 from neuralmark.records import NOT_VERIFIED, VERIFIED, Verdict
+from neuralmark.records.verdict import Status
 
 KEY = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
 
@@ -115,7 +116,7 @@ def lasting(card: Card) -> dict[str, Any]:
 
 def result_of(attack: Attack, verdict: Verdict, matched: int | None) -> Result:
     """What a launch would give if so many bits matched afterwards."""
-    status = VERIFIED if (matched or 0) >= 150 else NOT_VERIFIED
+    status: Status = VERIFIED if (matched or 0) >= 150 else NOT_VERIFIED
     after = None if matched is None else replace(verdict, matched=matched, status=status)
     return Result(
         attack="turn",

@@ -11,6 +11,7 @@ from torch import nn
 
 import neuralmark
 from neuralmark import Key, Parameters, Verdict, schemes
+from neuralmark.core.key import Filter
 from neuralmark.core.readout import Known
 from neuralmark.errors import (
     KeyFileError,
@@ -40,7 +41,7 @@ FILTERED = [
 ]
 
 
-def parameters(name: str, how: str = "none") -> Parameters:
+def parameters(name: str, how: Filter = "none") -> Parameters:
     if how != "none":
         return schemes.parameters(name, bits=160, pools=320, rounds=1, filter=how)
     return schemes.parameters(name, bits=160, **SIZES.get(name, {}))
@@ -120,7 +121,7 @@ def test_vanillamark_and_votemark_take_every_filter() -> None:
 
 
 @pytest.mark.parametrize(("name", "how"), FILTERED)
-def test_filters_compose_with_the_schemes_that_take_one(name: str, how: str) -> None:
+def test_filters_compose_with_the_schemes_that_take_one(name: str, how: Filter) -> None:
     key = key_of(parameters(name, how))
     model = trained(key, steps=900)
     assert found(model, key).verified
@@ -272,7 +273,7 @@ def test_unknown_names_and_settings_are_refused() -> None:
         ("greedymark", "tiled"),
     ):
         with pytest.raises(ParameterError, match=f"the filter of {name} must be"):
-            schemes.parameters(name, filter=chosen)
+            schemes.parameters(name, filter=chosen)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="'filter' is not the name of a setting"):
         schemes.parameters("vanillamark", own={"filter": "private"})
     with pytest.raises(ParameterError, match="without a filter"):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuralmark.core.carriers import Carriers, Listed, expected_per_pool
-from neuralmark.core.key import Mark, Parameters
+from neuralmark.core.key import Filter, Mark, Parameters, Pooling
 from neuralmark.errors import ParameterError
 
 BITS = st.lists(st.integers(0, 1), min_size=1, max_size=20)
@@ -20,7 +20,7 @@ FILTERS = st.sampled_from(["stream", "tiled"])
 
 
 def naive_carriers(
-    bits: list[int], total: int, rounds: int, pools: int, chosen: str = "tiled"
+    bits: list[int], total: int, rounds: int, pools: int, chosen: Filter = "tiled"
 ) -> list[int]:
     """Filter R times; then cut to whole pools."""
     kept = naive_stream(bits, total, rounds) if chosen == "stream" else []
@@ -64,8 +64,8 @@ def carriers_of(
     total: int,
     rounds: int,
     pools: int,
-    pooling: str = "strided",
-    chosen: str = "tiled",
+    pooling: Pooling = "strided",
+    chosen: Filter = "tiled",
 ) -> Carriers:
     parameters = Parameters(len(bits), pools, rounds, pooling, filter=chosen)
     matrix = np.zeros((pools, len(bits)), np.float32)
@@ -75,7 +75,7 @@ def carriers_of(
 @given(BITS, st.integers(0, 3000), st.integers(1, 5), st.integers(1, 9), FILTERS)
 @settings(max_examples=300, deadline=None)
 def test_positions_equal_the_loop(
-    bits: list[int], total: int, rounds: int, pools: int, chosen: str
+    bits: list[int], total: int, rounds: int, pools: int, chosen: Filter
 ) -> None:
     expected = naive_carriers(bits, total, rounds, pools, chosen)
     carriers = carriers_of(bits, total, rounds, pools, chosen=chosen)
@@ -100,7 +100,7 @@ def test_a_keystream_goes_on_beyond_its_first_pieces(rounds: int) -> None:
 @given(BITS, st.integers(1, 2000), st.integers(1, 4), FILTERS, st.data())
 @settings(max_examples=200, deadline=None)
 def test_any_range_can_be_computed_alone(
-    bits: list[int], total: int, rounds: int, chosen: str, data: st.DataObject
+    bits: list[int], total: int, rounds: int, chosen: Filter, data: st.DataObject
 ) -> None:
     expected = naive_carriers(bits, total, rounds, 3, chosen)
     carriers = carriers_of(bits, total, rounds, 3, chosen=chosen)
@@ -156,7 +156,7 @@ def test_a_private_filter_is_a_rising_list_of_positions(places: list[int]) -> No
 )
 @settings(max_examples=200, deadline=None)
 def test_a_number_for_each_pool_reaches_its_carriers(
-    pools: int, pooling: str, chosen: str, data: st.DataObject
+    pools: int, pooling: Pooling, chosen: Filter, data: st.DataObject
 ) -> None:
     carriers = carriers_of([1, 0, 1], 200, 1, pools, pooling, chosen)
     first = data.draw(st.integers(0, carriers.size))
@@ -178,7 +178,7 @@ def test_a_number_for_each_pool_reaches_its_carriers(
 )
 @settings(max_examples=200, deadline=None)
 def test_streamed_sums_equal_pooling_at_once(
-    bits: list[int], total: int, pooling: str, step: int, pools: int
+    bits: list[int], total: int, pooling: Pooling, step: int, pools: int
 ) -> None:
     carriers = carriers_of(bits, total, 1, pools, pooling)
     if not carriers.size:
@@ -194,7 +194,7 @@ def test_streamed_sums_equal_pooling_at_once(
     assert np.allclose(np.bincount(owners, values, pools), sums)
 
 
-def naive_sums(values: npt.NDArray[np.float64], pools: int, pooling: str) -> list[float]:
+def naive_sums(values: npt.NDArray[np.float64], pools: int, pooling: Pooling) -> list[float]:
     per_pool = len(values) // pools
     if pooling == "strided":
         return [float(sum(values[j::pools])) for j in range(pools)]

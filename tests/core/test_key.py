@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuralmark.core.key import (
+    Filter,
     Parameters,
     Placement,
     Terms,
@@ -75,7 +76,7 @@ def integer_twin(secret: bytes, terms: Terms) -> list[list[float]]:
 )
 @settings(max_examples=40, deadline=None)
 def test_matrix_equals_the_integer_twin(
-    secret: bytes, bits: int, pools: int, rounds: int, content: bytes, anchor: bytes, chosen: str
+    secret: bytes, bits: int, pools: int, rounds: int, content: bytes, anchor: bytes, chosen: Filter
 ) -> None:
     parameters = Parameters(bits, pools, rounds, filter=chosen)
     terms = Terms(parameters, PLACEMENT, content, anchor)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from neuralmark.core import readout
+from neuralmark.core.key import Pooling
 
 RNG = np.random.default_rng(7)
 VALUES = RNG.standard_normal(24 * 5)
@@ -13,7 +14,7 @@ BITS = RNG.integers(0, 2, 16).astype(np.float64)
 
 
 @pytest.mark.parametrize("pooling", ["strided", "contiguous"])
-def test_numpy_and_torch_agree(pooling: str) -> None:
+def test_numpy_and_torch_agree(pooling: Pooling) -> None:
     by_numpy = readout.logits(readout.pool(VALUES, 24, pooling), MATRIX)
     tensors = [torch.from_numpy(array) for array in (VALUES, MATRIX, BITS)]
     by_torch = readout.logits(readout.pool(tensors[0], 24, pooling), tensors[1])

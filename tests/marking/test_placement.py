@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from neuralmark.checkpoints import TensorInfo
-from neuralmark.core.key import Parameters
+from neuralmark.core.key import Filter, Parameters
 from neuralmark.errors import (
     ParameterError,
     TooFewCarriersError,
@@ -268,7 +268,7 @@ def test_natural_order() -> None:
     ],
 )
 def test_parameters_are_fitted_to_small_models(
-    tmp_path: Path, filter_: str, side: int, expected: tuple[int, int, int]
+    tmp_path: Path, filter_: Filter, side: int, expected: tuple[int, int, int]
 ) -> None:
     save_file({"a.weight": np.zeros((side, side), np.float32)}, tmp_path / "m.safetensors")
     fitted, why = fitting_parameters(tmp_path / "m.safetensors", None, None, None, filter_)

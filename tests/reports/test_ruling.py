@@ -7,7 +7,15 @@ from html.parser import HTMLParser
 import pytest
 
 from neuralmark.disputes import Party, Relation, Ruling, Shown
-from neuralmark.disputes.records import ABSENT, PRESENT, UNPROVEN, Case, Sighting, exhibit_of
+from neuralmark.disputes.records import (
+    ABSENT,
+    PRESENT,
+    UNPROVEN,
+    Case,
+    Presence,
+    Sighting,
+    exhibit_of,
+)
 from neuralmark.reports.ruling import ruling_page
 
 VOID = {"meta", "br", "wbr"}
@@ -42,7 +50,7 @@ class Reader(HTMLParser):
             self.text += data
 
 
-def sighting(party: str, model: str, state: str, matched: int | None = 160) -> Sighting:
+def sighting(party: str, model: str, state: Presence, matched: int | None = 160) -> Sighting:
     if matched is None:
         return Sighting(party, exhibit_of(model), state, "nowhere to look")
     log2 = {PRESENT: -157.678, ABSENT: -1.5, UNPROVEN: -157.678}[state]

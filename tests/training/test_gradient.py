@@ -10,6 +10,7 @@ from tests.training.toys import NAME, PARAMETERS, key, network, task_loss, train
 import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.core.carriers import Carriers
+from neuralmark.core.key import Filter
 from neuralmark.errors import UnsuitableTensorError
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -57,7 +58,9 @@ def test_equals_adding_the_loss(name: str) -> None:
         *(("tiled", 1, 1.0), ("tiled", 4, 1.0)),
     ],
 )
-def test_the_logits_of_a_stream_mark_are_sharpened(chosen: str, rounds: int, factor: float) -> None:
+def test_the_logits_of_a_stream_mark_are_sharpened(
+    chosen: Filter, rounds: int, factor: float
+) -> None:
     """By √2 for each round below the paper's four; tiled marks are trained as published."""
     secret = key(Parameters(32, 64, rounds, filter=chosen))
     model = network()

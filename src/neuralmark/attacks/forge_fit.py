@@ -8,7 +8,7 @@ secret leaves no K to choose.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from neuralmark.attacks.tools.forging import (
 )
 from neuralmark.core.bound import boundary
 from neuralmark.core.carriers import Carriers, Tiled
-from neuralmark.core.key import POOLINGS, TILED, Float, Parameters, watermark
+from neuralmark.core.key import POOLINGS, TILED, Float, Parameters, Pooling, watermark
 from neuralmark.errors import AttackError
 from neuralmark.keys.key import Key
 
@@ -56,7 +56,7 @@ class ForgeFit(Attack):
         """What the forger faces, and the parameters that he picked."""
         if self.against == "native":
             return "native"
-        return f"{self.against}, R={self.rounds}, {self.pooling}"
+        return f"{self.against}, R={self.rounds}, {cast(Pooling, self.pooling)}"
 
     def run(self, scene: Scene) -> Outcome:
         """Fit and search; or draw as many honest keys, where there is nothing to fit."""
@@ -78,7 +78,7 @@ class ForgeFit(Attack):
         )
 
     def _carriers(self, b: npt.NDArray[np.uint8], total: int) -> Carriers:
-        carriers = Tiled.under(b, self.rounds, total, self.pools, self.pooling)
+        carriers = Tiled.under(b, self.rounds, total, self.pools, cast(Pooling, self.pooling))
         if not carriers.per_pool:
             raise AttackError("too few weights for so many pools and rounds: use fewer of them")
         return carriers
@@ -108,7 +108,9 @@ class ForgeFit(Attack):
     ) -> tuple[Key, int, int]:
         """Draw low bits of K anew until its hash is balanced and passes."""
         bits = matrix.shape[1]
-        parameters = Parameters(bits, self.pools, self.rounds, self.pooling, filter=TILED)
+        parameters = Parameters(
+            bits, self.pools, self.rounds, cast(Pooling, self.pooling), filter=TILED
+        )
         needed, best, found, looked, queries = boundary(bits) or bits, -1, matrix, 0, 0
         while looked < self.tries and best < needed:
             queries += 1

@@ -6,7 +6,7 @@ published check passes. Where the filter is the hash itself, there is no list to
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from neuralmark import schemes
 from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene, option
 from neuralmark.attacks.tools.forging import ground_at, ground_of
-from neuralmark.core.key import PRIVATE, STREAM, TILED, Float, Parameters, watermark
+from neuralmark.core.key import PRIVATE, STREAM, TILED, Filter, Float, Parameters, watermark
 from neuralmark.errors import AttackError
 from neuralmark.keys.key import Key
 
@@ -49,7 +49,7 @@ class ForgeIdentity(Attack):
         identity = np.eye(self.bits, dtype=np.float32)
         if self.filter != PRIVATE:
             rounds = ground.parameters.rounds or 1
-            hashed = Parameters(self.bits, self.bits, rounds, filter=self.filter)
+            hashed = Parameters(self.bits, self.bits, rounds, filter=cast(Filter, self.filter))
             key = Key.chosen(hashed, identity)
         else:
             signs = watermark(identity, b"").astype(np.int8) * 2 - 1

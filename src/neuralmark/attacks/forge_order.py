@@ -15,7 +15,7 @@ from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene,
 from neuralmark.attacks.tools.forging import AGAINST, drawn, ground_at
 from neuralmark.core.bound import boundary
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.key import STREAM, TILED, Float, Mark, Parameters, Placement
+from neuralmark.core.key import STREAM, TILED, Filter, Float, Mark, Parameters, Placement
 from neuralmark.errors import AttackError
 from neuralmark.keys.key import Key
 from neuralmark.marking.placement import canonical_name
@@ -50,7 +50,7 @@ class ForgeOrder(Attack):
     def run(self, scene: Scene) -> Outcome:
         """Solve the assignment; for a native key every order it tries is a new draw."""
         bits = scene.parameters.bits if scene.parameters else 256
-        usual = STREAM if self.against == "native" else TILED
+        usual: Filter = STREAM if self.against == "native" else TILED
         parameters = Parameters(bits, self.pools, self.rounds, filter=usual)
         placement = _equal_tensors(scene, self.tensors)
         best, found, order, tried = -1, None, placement, 0

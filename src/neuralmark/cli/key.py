@@ -9,7 +9,7 @@ from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
-    from neuralmark.core.key import Parameters
+    from neuralmark.core.key import Filter, Parameters, Pooling
     from neuralmark.keys.key import Key
 
 PLAIN_WARNING = "stored without a passphrase: whoever reads this file can claim with it"
@@ -62,7 +62,7 @@ def new(
     bits: int | None,
     pools: int | None,
     rounds: int | None,
-    chosen: str | None,
+    chosen: "Filter | None",
     model: Path | None,
     scheme: str,
     settings: tuple[str, ...],
@@ -144,8 +144,8 @@ def fingerprint(file: Path, as_json: bool) -> None:
 def import_(
     matrix: Path,
     rounds: int,
-    pooling: str,
-    chosen: str,
+    pooling: "Pooling",
+    chosen: "Filter",
     file: Path,
     no_passphrase: bool,
     passphrase_file: Path | None,
@@ -204,7 +204,7 @@ Sizes = tuple[int | None, int | None, int | None]
 """Bits, pools and rounds, where they are given."""
 
 
-def _parameters(sizes: Sizes, chosen: str, model: Path | None) -> "tuple[Parameters, str]":
+def _parameters(sizes: Sizes, chosen: "Filter", model: Path | None) -> "tuple[Parameters, str]":
     from neuralmark.core.key import Parameters
     from neuralmark.marking.placement import fitting_parameters
 
@@ -225,7 +225,7 @@ def _in_words(parameters: "Parameters") -> str:
 def _of_scheme(
     scheme: str,
     sizes: Sizes,
-    chosen: str | None,
+    chosen: "Filter | None",
     settings: tuple[str, ...],
     model: Path | None,
 ) -> "Parameters":

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark.core.encoding import enc
-from neuralmark.core.key import TILED, Mark
+from neuralmark.core.key import TILED, Mark, Pooling
 from neuralmark.errors import ParameterError
 
 Positions = npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ class Carriers:
 
     total: int
     pools: int
-    pooling: str
+    pooling: Pooling
 
     @classmethod
     def of(cls, mark: Mark, total: int) -> "Carriers":
@@ -123,7 +123,7 @@ class StreamCarriers(Carriers):
 
     @classmethod
     def under(
-        cls, bits: Bits, rounds: int, total: int, pools: int, pooling: str = "strided"
+        cls, bits: Bits, rounds: int, total: int, pools: int, pooling: Pooling = "strided"
     ) -> "StreamCarriers":
         """Carriers under the keystream of this watermark."""
         packed = np.packbits(bits).tobytes()
@@ -222,7 +222,7 @@ class Tiled(Carriers):
 
     @classmethod
     def under(
-        cls, bits: Bits, rounds: int, total: int, pools: int, pooling: str = "strided"
+        cls, bits: Bits, rounds: int, total: int, pools: int, pooling: Pooling = "strided"
     ) -> "Tiled":
         """The positions that lie under a 1 of the bits, `rounds` times over."""
         ones = np.flatnonzero(bits).astype(np.int64)

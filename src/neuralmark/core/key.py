@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,19 @@ Float = npt.NDArray[np.float64]
 Placement = tuple[tuple[str, tuple[int, ...]], ...]
 """The ordered list of marked tensors: (canonical name, shape) each."""
 
-POOLINGS = ("strided", "contiguous")
-STREAM, TILED, PRIVATE, NONE = "stream", "tiled", "private", "none"
-FILTERS = (STREAM, TILED, PRIVATE, NONE)
+KeyKind = Literal["native", "raw"]
+KEY_KINDS: tuple[KeyKind, ...] = get_args(KeyKind)
+"""Drawn here, or made elsewhere: only the first bound what luck can do."""
+
+Pooling = Literal["strided", "contiguous"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+
+Filter = Literal["stream", "tiled", "private", "none"]
+STREAM: Final = "stream"
+TILED: Final = "tiled"
+PRIVATE: Final = "private"
+NONE: Final = "none"
+FILTERS: tuple[Filter, ...] = get_args(Filter)
 """How carriers are chosen: by a keystream grown from b, by b laid over the weights again and again
 (as published; it shows itself in trained marks), by a secret pattern, or not at all."""
 ANCHOR_BYTES = 64
@@ -77,9 +87,9 @@ class Parameters:
     bits: int = 256
     pools: int = 512
     rounds: int = 1
-    pooling: str = "strided"
+    pooling: Pooling = "strided"
     scheme: str = "neuralmark"
-    filter: str = STREAM
+    filter: Filter = STREAM
     own: Own = ()
 
     def __post_init__(self) -> None:
@@ -109,7 +119,7 @@ class Parameters:
         bits: int | None = None,
         pools: int | None = None,
         rounds: int | None = None,
-        filter: str = STREAM,  # noqa: A002 - the name it has everywhere
+        filter: Filter = STREAM,  # noqa: A002 - the name it has everywhere
     ) -> "Parameters":
         """Fill in what is not given: 256 bits, twice as many pools (512 at least), one round.
 

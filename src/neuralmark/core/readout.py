@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralmark.core.key import Mark
+from neuralmark.core.key import Mark, Pooling
 
 Array = Any
 """A numpy array or a torch tensor; all arguments of one call are of the same kind."""
@@ -53,7 +53,7 @@ def namespace(array: Array) -> Any:
     return sys.modules["torch" if type(array).__module__.startswith("torch") else "numpy"]
 
 
-def pool(values: Array, pools: int, pooling: str = "strided") -> Array:
+def pool(values: Array, pools: int, pooling: Pooling = "strided") -> Array:
     """Means of the carriers' values, pool by pool; `values` holds P·k of them, in order."""
     if pooling == "strided":
         return values.reshape(-1, pools).mean(0)

@@ -3,20 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 from neuralmark.core.bound import SECURITY_BITS
+from neuralmark.core.key import KEY_KINDS, KeyKind
 from neuralmark.disputes.relations import RELATED, Relation
 from neuralmark.errors import DisputeError
 from neuralmark.records import NOT_VERIFIED, VERIFIED, Fields, Record, Verdict
+from neuralmark.records.parts import MAPPINGS, TensorMapping
 from neuralmark.version import __version__
 
 RULING_FORMAT = "neuralmark-ruling/1"
 
-PRESENT = "present"
-TRACES = "traces"
-ABSENT = "absent"
-UNPROVEN = "unproven"
+Presence = Literal["present", "traces", "absent", "unproven"]
+"""Whether a mark is in a model, as far as a judge may say."""
+PRESENT: Final = "present"
+TRACES: Final = "traces"
+ABSENT: Final = "absent"
+UNPROVEN: Final = "unproven"
 
 ABSENT_ABOVE = -64.0
 """A mark is absent where luck alone matches as well with a chance above 2^-64.
@@ -56,7 +60,7 @@ class Party:
     name: str
     fingerprint: str
     commitment: str
-    key_kind: str
+    key_kind: KeyKind
     exhibit: Shown
     stated_time: str | None = None
     """When the commitment was registered, as somebody stated it; nothing depends on it."""
@@ -78,7 +82,7 @@ class Party:
             name=check_name(given.text("name")),
             fingerprint=given.text("fingerprint"),
             commitment=given.text("commitment"),
-            key_kind=given.one_of("key_kind", ("native", "raw")),
+            key_kind=given.one_of("key_kind", KEY_KINDS),
             exhibit=Shown.read(given.table("exhibit")),
             stated_time=given.text_or_none("stated_time"),
         )
@@ -90,14 +94,14 @@ class Sighting:
 
     party: str
     model: str
-    state: str
+    state: Presence
     reason: str
     matched: int | None = None
     bits: int | None = None
     boundary: int | None = None
     bound_log2: float | None = None
     trials: int | None = None
-    mapping: str | None = None
+    mapping: TensorMapping | None = None
     tensors: tuple[str, ...] = ()
 
     @classmethod
@@ -126,14 +130,14 @@ class Sighting:
         sighting = cls(
             party=given.text("party"),
             model=given.text("model"),
-            state=given.one_of("state", (PRESENT, TRACES, ABSENT, UNPROVEN)),
+            state=given.one_of("state", get_args(Presence)),
             reason=given.text("reason"),
             matched=given.count_or_none("matched"),
             bits=given.count_or_none("bits"),
             boundary=given.count_or_none("boundary"),
             bound_log2=given.number_or_none("bound_log2"),
             trials=given.count_or_none("trials"),
-            mapping=given.text_or_none("mapping"),
+            mapping=given.one_of("mapping", MAPPINGS) if given.text_or_none("mapping") else None,
             tensors=given.texts("tensors"),
         )
         counts = (sighting.matched, sighting.bits, sighting.bound_log2, sighting.trials)
@@ -155,7 +159,7 @@ def _found(verdict: Verdict) -> str:
     return f"{said}; {verdict.boundary} {needed} in {ways} of looking"
 
 
-def state_of(verdict: Verdict) -> str:
+def state_of(verdict: Verdict) -> Presence:
     """Present, traces, absent; or unproven, which is no mark, for nobody and against nobody.
 
     A key that can be fitted to a model (a raw matrix) or that is too short to prove anything

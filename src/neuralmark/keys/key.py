@@ -19,9 +19,12 @@ from neuralmark.core.key import (
     MAX_CONTENT,
     SECRET_BYTES,
     TILED,
+    Filter,
+    KeyKind,
     Mark,
     Parameters,
     Placement,
+    Pooling,
     Terms,
 )
 from neuralmark.errors import KeyFileError, NonFiniteError, ParameterError, UnknownSchemeError
@@ -115,9 +118,9 @@ class Key:
         cls,
         matrix: npt.NDArray[np.float32],
         rounds: int,
-        pooling: str,
+        pooling: Pooling,
         content: bytes = b"",
-        filter: str = TILED,  # noqa: A002 - the name it has everywhere
+        filter: Filter = TILED,  # noqa: A002 - the name it has everywhere
     ) -> "Key":
         """Wrap a float32 matrix (pools x bits) made elsewhere; others use the published filter.
 
@@ -194,7 +197,7 @@ class Key:
         return cls(parameters, content, salt=salt, matrix=matrix, more=more)
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> KeyKind:
         """`native` or `raw`."""
         return "native" if self.secret is not None else "raw"
 

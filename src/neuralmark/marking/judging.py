@@ -25,6 +25,7 @@ from neuralmark.records import (
     TensorRead,
     Verdict,
 )
+from neuralmark.records.verdict import Status
 
 RAW_REASON = (
     "the bits match, but this key is a matrix made elsewhere, and a matrix can be fitted to a"
@@ -161,7 +162,7 @@ def nothing_read(
     )
 
 
-def _status(key: Key, finding: Finding, needed: int | None, looked: Looked) -> tuple[str, str]:
+def _status(key: Key, finding: Finding, needed: int | None, looked: Looked) -> tuple[Status, str]:
     bits, matched, trials = key.parameters.bits, finding.matched, looked.trials
     ways = f"{trials} ways of looking" if trials > 1 else "one way of looking"
     filled = _filled(finding.attempt)

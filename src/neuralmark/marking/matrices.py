@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
-from neuralmark.core.key import MAX_CONTENT, MAX_ENTRIES, TILED, watermark
+from neuralmark.core.key import MAX_CONTENT, MAX_ENTRIES, TILED, Filter, Pooling, watermark
 from neuralmark.errors import KeyFileError, ParameterError
 from neuralmark.keys.key import Key
 
@@ -26,8 +26,8 @@ def import_key(
     path: str | Path,
     *,
     rounds: int,
-    pooling: str = "strided",
-    filter: str = TILED,  # noqa: A002 - the name it has everywhere
+    pooling: Pooling = "strided",
+    filter: Filter = TILED,  # noqa: A002 - the name it has everywhere
 ) -> Key:
     """Make a raw key of a float32 matrix `K`, optional `content` bytes and optional `bits`.
 

@@ -12,6 +12,7 @@ from itertools import islice, product
 
 from neuralmark.core.key import Placement
 from neuralmark.marking.placement import Tensor, canonical_name
+from neuralmark.records.parts import TensorMapping
 
 MOST_PREFIXES = 64
 """So many common prefixes are tried at most, those that cover most weights first."""
@@ -42,7 +43,7 @@ class Renaming:
         return self.added + name[len(self.removed) :]
 
     @property
-    def mapping(self) -> str:
+    def mapping(self) -> TensorMapping:
         """What a verdict calls it."""
         return "prefix" if self.added or self.removed else "names"
 

@@ -18,7 +18,7 @@ from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from neuralmark.checkpoints.readers.dtypes import FLOATS
 from neuralmark.core.carriers import expected_per_pool
-from neuralmark.core.key import PUBLISHED_ROUNDS, STREAM, TILED, Parameters, Placement
+from neuralmark.core.key import PUBLISHED_ROUNDS, STREAM, TILED, Filter, Parameters, Placement
 from neuralmark.errors import (
     ParameterError,
     TooFewCarriersError,
@@ -318,7 +318,7 @@ def fitting_parameters(
     bits: int | None,
     pools: int | None,
     rounds: int | None,
-    filter: str = STREAM,  # noqa: A002 - the name it has everywhere
+    filter: Filter = STREAM,  # noqa: A002 - the name it has everywhere
 ) -> tuple[Parameters, str]:
     """Bits, pools and rounds that leave this model enough carriers; and why.
 

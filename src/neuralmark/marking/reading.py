@@ -26,6 +26,7 @@ from neuralmark.errors import NonFiniteError, TooFewCarriersError
 from neuralmark.marking.levelling import Rows, stored, turned
 from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.records import Digest, Gap
+from neuralmark.records.parts import TensorMapping
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, bytes done, bytes in all."""
@@ -38,7 +39,7 @@ class Attempt:
     placement: Placement
     tensors: tuple[Tensor | None, ...]
     """None where the suspect has no such tensor: zeros stand for it."""
-    mapping: str
+    mapping: TensorMapping
     transposed: bool = False
     by_rows: bool = False
     """Whether every output row is divided by its root mean square."""

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from neuralmark.core.encoding import canonical_json, strict_json
 from neuralmark.errors import NeuralMarkError, RecordError
@@ -13,6 +13,8 @@ from neuralmark.storage import files
 
 MAX_RECORD = 64 << 20
 """No file of a record is larger, in bytes."""
+
+Word = TypeVar("Word", bound=str)
 
 _LARGEST_COUNT = (1 << 63) - 1
 _LARGEST_NUMBER = 1e100
@@ -92,12 +94,13 @@ class Fields:
         """A string or null."""
         return None if self.empty(name) else self.text(name)
 
-    def one_of(self, name: str, known: tuple[str, ...]) -> str:
+    def one_of(self, name: str, known: tuple[Word, ...]) -> Word:
         """A string that is one of those known."""
         value = self.text(name)
-        if value not in known:
-            raise ValueError(f"{self._path(name)} is none of {', '.join(known)}")
-        return value
+        for word in known:
+            if value == word:
+                return word
+        raise ValueError(f"{self._path(name)} is none of {', '.join(known)}")
 
     def flag(self, name: str) -> bool:
         """True or false."""

@@ -1,9 +1,20 @@
 """What claims and verdicts are made of: digests, placements, tensors, gaps, coverage."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from neuralmark.core.key import Placement
+
+TensorMapping = Literal["names", "prefix", "search"]
+"""How the marked tensors were found: by name, under one common prefix, or by trying all."""
+MAPPINGS: tuple[TensorMapping, ...] = get_args(TensorMapping)
+
+Orientation = Literal["stored", "transposed"]
+ORIENTATIONS: tuple[Orientation, ...] = get_args(Orientation)
+
+Scaling = Literal["stored", "rows"]
+"""Whether rows were read as they are, or each divided by its size."""
+SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
 
 
 @dataclass(frozen=True)

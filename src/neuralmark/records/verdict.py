@@ -3,18 +3,24 @@
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 from neuralmark import schemes
-from neuralmark.core.key import MAX_BITS, Parameters, Placement
+from neuralmark.core.key import KEY_KINDS, MAX_BITS, KeyKind, Parameters, Placement
 from neuralmark.errors import RecordError
 from neuralmark.records import presenting
 from neuralmark.records.fields import Fields, Record
 from neuralmark.records.parts import (
+    MAPPINGS,
+    ORIENTATIONS,
+    SCALINGS,
     Coverage,
     Digest,
     Gap,
     Histogram,
+    Orientation,
+    Scaling,
+    TensorMapping,
     TensorRead,
     digest_from,
     placement_from,
@@ -30,12 +36,13 @@ PUBLIC = (
 )
 """What the public view of a verdict takes over from the full one."""
 
-VERIFIED = "verified"
-NOT_VERIFIED = "not-verified"
-UNPROVEN = "matches-unproven"
-UNPROVABLE = "unprovable"
-UNREADABLE = "unreadable"
-STATUSES = (VERIFIED, NOT_VERIFIED, UNPROVEN, UNPROVABLE, UNREADABLE)
+Status = Literal["verified", "not-verified", "matches-unproven", "unprovable", "unreadable"]
+VERIFIED: Final = "verified"
+NOT_VERIFIED: Final = "not-verified"
+UNPROVEN: Final = "matches-unproven"
+UNPROVABLE: Final = "unprovable"
+UNREADABLE: Final = "unreadable"
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ class Verdict(Record):
     noun: ClassVar[str] = "verdict"
     file_format: ClassVar[str] = VERDICT_FORMAT
 
-    status: str
+    status: Status
     reason: str
     matched: int
     bits: int
@@ -92,12 +99,12 @@ class Verdict(Record):
     full_match_bound_log2: float
     trials: int
     parameters: Parameters
-    key_kind: str
+    key_kind: KeyKind
     fingerprint: str
     placement: Placement
     tensors: tuple[TensorRead, ...]
-    mapping: str
-    orientation: str
+    mapping: TensorMapping
+    orientation: Orientation
     smallest_margin: float
     median_margin: float
     margin_histogram: Histogram
@@ -107,7 +114,7 @@ class Verdict(Record):
     checkpoint_digest: Digest
     coverage: Coverage
     missing: tuple[Gap, ...] = ()
-    scaling: str = "stored"
+    scaling: Scaling = "stored"
     version: str = __version__
     date: str | None = None
     owner: str | None = None
@@ -248,12 +255,12 @@ class Verdict(Record):
             **_counted(given),
             reason=given.text("reason"),
             parameters=_parameters(given),
-            key_kind=given.one_of("key_kind", ("native", "raw")),
+            key_kind=given.one_of("key_kind", KEY_KINDS),
             placement=placement_from(placement) if placement != [] else (),
             tensors=tuple(map(_tensor, given.tables("tensors"))),
-            mapping=given.one_of("mapping", ("names", "prefix", "search")),
-            orientation=given.one_of("orientation", ("stored", "transposed")),
-            scaling=given.one_of("scaling", ("stored", "rows")),
+            mapping=given.one_of("mapping", MAPPINGS),
+            orientation=given.one_of("orientation", ORIENTATIONS),
+            scaling=given.one_of("scaling", SCALINGS),
             missing=tuple(map(_gap, given.tables("missing"))),
             coverage=_coverage(given.table("coverage")),
             smallest_margin=margins.number("smallest"),
@@ -276,7 +283,7 @@ class PublicVerdict(Record):
     file_format: ClassVar[str] = VERDICT_FORMAT
     view: ClassVar[str] = "public"
 
-    status: str
+    status: Status
     matched: int
     bits: int
     boundary: int | None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from neuralmark.core.key import Mark, Parameters
+from neuralmark.core.key import Filter, Mark, Parameters
 from neuralmark.errors import UnknownSchemeError
 from neuralmark.registry import Registry
 from neuralmark.schemes.contract import Arrays, Scheme
@@ -86,7 +86,7 @@ def parameters(
     bits: int | None = None,
     pools: int | None = None,
     rounds: int | None = None,
-    filter: str | None = None,  # noqa: A002 - the name it has everywhere
+    filter: Filter | None = None,  # noqa: A002 - the name it has everywhere
     own: Mapping[str, Any] | None = None,
 ) -> Parameters:
     """Parameters for a key of a scheme, what is not given filled in and all of it checked.

@@ -17,7 +17,17 @@ import numpy.typing as npt
 
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.key import FILTERS, NONE, TILED, Mark, Own, Parameters, Placement, Terms
+from neuralmark.core.key import (
+    FILTERS,
+    NONE,
+    TILED,
+    Filter,
+    Mark,
+    Own,
+    Parameters,
+    Placement,
+    Terms,
+)
 from neuralmark.core.readout import Array, Known
 from neuralmark.errors import ParameterError
 
@@ -40,7 +50,7 @@ class Scheme(ABC):
     plain: ClassVar[bool] = True
     """Whether the loss is that of `readout.loss` on these logits: its gradient is known in closed
     form. Others are differentiated by autograd."""
-    filters: ClassVar[tuple[str, ...]] = (NONE,)
+    filters: ClassVar[tuple[Filter, ...]] = (NONE,)
     """The filters that it can be used with, the usual one first."""
     settings: ClassVar[Mapping[str, Any]] = {}
     """The scheme's own settings and their defaults."""
@@ -57,7 +67,7 @@ class Scheme(ABC):
         bits: int | None = None,
         pools: int | None = None,
         rounds: int | None = None,
-        filter: str | None = None,  # noqa: A002 - the name it has everywhere
+        filter: Filter | None = None,  # noqa: A002 - the name it has everywhere
         own: Mapping[str, Any] | None = None,
     ) -> Parameters:
         """Parameters of a key of this scheme, what is not given filled in and all of it checked."""

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from neuralmark.core import key as core
 from neuralmark.core.carriers import Carriers, expected_per_pool
-from neuralmark.core.key import STREAM, TILED, Mark, Parameters, Placement, Terms
+from neuralmark.core.key import STREAM, TILED, Filter, Mark, Parameters, Placement, Terms
 from neuralmark.schemes.contract import Arrays, Scheme, total_size
 
 
@@ -16,7 +16,7 @@ class NeuralMark(Scheme):
         " bound is exact; a matrix of one's own choice can be fitted, so it has none"
     )
 
-    filters: ClassVar[tuple[str, ...]] = (STREAM, TILED)
+    filters: ClassVar[tuple[Filter, ...]] = (STREAM, TILED)
 
     def derive(self, secret: bytes, terms: Terms) -> Mark:
         """K from the secret, b from K."""

@@ -14,6 +14,7 @@ from neuralmark.core.key import (
     PRIVATE,
     STREAM,
     TILED,
+    Filter,
     Mark,
     Parameters,
     Placement,
@@ -35,7 +36,7 @@ class VanillaMark(Scheme):
         " for any model; a key that derives matrix and bits from a secret matches a foreign model"
         " like fair coins"
     )
-    filters: ClassVar[tuple[str, ...]] = (NONE, STREAM, TILED, PRIVATE)
+    filters: ClassVar[tuple[Filter, ...]] = (NONE, STREAM, TILED, PRIVATE)
 
     def derive(self, secret: bytes, terms: Terms) -> Mark:
         """The matrix and the private pattern from the secret, the bits from the matrix."""

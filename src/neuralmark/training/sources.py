@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from neuralmark.core.key import Pooling
 from neuralmark.errors import UnsuitableTensorError
 from neuralmark.training.layout import Index, Layout, is_dtensor, local
 
@@ -37,7 +38,7 @@ class WeightSource(Protocol):
     def exact(self) -> bool:
         """Whether what is written is what is read: in float32 and float64, but for last digits."""
 
-    def pools(self, pools: int, per_pool: int, pooling: str) -> torch.Tensor:
+    def pools(self, pools: int, per_pool: int, pooling: Pooling) -> torch.Tensor:
         """Pool of each carrier, on the device of the values."""
 
 
@@ -56,7 +57,7 @@ class _Base:
         self._indices: dict[torch.device, torch.Tensor] = {}
         self._owners: dict[torch.device, torch.Tensor] = {}
 
-    def pools(self, pools: int, per_pool: int, pooling: str) -> torch.Tensor:
+    def pools(self, pools: int, per_pool: int, pooling: Pooling) -> torch.Tensor:
         """Pool of each carrier."""
         device = self._device()
         if device not in self._owners:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final, Literal
 
 from neuralmark import zoo
 from neuralmark.errors import DataSetError, MissingDataSetError
@@ -14,7 +15,11 @@ from neuralmark.zoo.fetching import Archive, fetch
 E2E = "e2e"
 _E2E_ARCHIVE = Archive(e2e.ARCHIVE, md5="")
 
-COMPLETE, PARTIAL, MISSING, DAMAGED = "complete", "partial", "missing", "damaged"
+DataState = Literal["complete", "partial", "missing", "damaged"]
+COMPLETE: Final = "complete"
+PARTIAL: Final = "partial"
+MISSING: Final = "missing"
+DAMAGED: Final = "damaged"
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class FoundData:
     """A data set as it lies in a folder."""
 
     name: str
-    state: str
+    state: DataState
     """complete, partial, missing or damaged."""
     detail: str
     """Where it lies, what it lacks, or where to get it."""
@@ -61,7 +66,7 @@ def _images(name: str, folder: Path | None) -> FoundData:
     source = zoo.source(name)
     root = None if folder is None else source.find(folder)
     if not source.folders:
-        state = COMPLETE if find_spec("sklearn") is not None else MISSING
+        state: DataState = COMPLETE if find_spec("sklearn") is not None else MISSING
         return FoundData(name, state, "comes with scikit-learn (pip install 'neuralmark[lab]')")
     if root is None:
         home = "" if source.archive is None else source.archive.url

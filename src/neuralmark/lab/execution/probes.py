@@ -10,7 +10,7 @@ import numpy as np
 from neuralmark import schemes
 from neuralmark.attacks import LaunchOptions, get, launch
 from neuralmark.core.carriers import Tiled
-from neuralmark.core.key import TILED
+from neuralmark.core.key import TILED, Filter
 from neuralmark.errors import ParameterError
 from neuralmark.keys.key import Key
 from neuralmark.lab.execution.devices import CUDA
@@ -73,7 +73,7 @@ def cost(settings: Settings, seed: int, device: "torch.device") -> Row:
     labels = torch.randint(0, 10, (len(inputs),)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     name = str(settings["scheme"])
-    own = TILED if name == "neuralmark" else None
+    own: Filter | None = TILED if name == "neuralmark" else None
     chosen = schemes.parameters(name, rounds=settings.get("rounds"), filter=own)
     key = Key(chosen, b"", salt=bytes(32), secret=bytes([seed % 256]) * 32)
 

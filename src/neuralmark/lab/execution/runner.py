@@ -2,12 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from neuralmark.lab.execution.engines import ENDS, Engine, Event
 from neuralmark.lab.execution.store import Store
 from neuralmark.lab.plan.spec import Spec, identity, in_order
 
-WAITING, RUNNING, DONE, FAILED, SKIPPED = "waiting", "running", "done", "failed", "skipped"
+RunState = Literal["waiting", "running", "done", "failed", "skipped"]
+WAITING: Final = "waiting"
+RUNNING: Final = "running"
+DONE: Final = "done"
+FAILED: Final = "failed"
+SKIPPED: Final = "skipped"
 
 
 @dataclass
@@ -17,7 +23,7 @@ class Progress:
     spec: Spec
     needs: tuple[str, ...] = ()
     """The runs that must be done before it."""
-    state: str = WAITING
+    state: RunState = WAITING
     done: int = 0
     total: int = 0
     why: str = ""
@@ -29,7 +35,7 @@ class Board:
 
     runs: dict[str, Progress] = field(default_factory=dict)
 
-    def count(self, state: str) -> int:
+    def count(self, state: RunState) -> int:
         """How many runs are in a state."""
         return sum(each.state == state for each in self.runs.values())
 

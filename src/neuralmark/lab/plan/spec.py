@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from neuralmark.core.encoding import canonical_json
+from neuralmark.core.key import Filter
 from neuralmark.errors import ParameterError
 from neuralmark.marking.options import Mode
 
@@ -42,7 +43,7 @@ class MarkingSpec:
     bits: int | None = None
     pools: int | None = None
     rounds: int | None = None
-    filter: str | None = None
+    filter: Filter | None = None
     """None: the architecture's (the published one); `stream` is what the product uses."""
     own: Settings = ()
     number: int = 0
