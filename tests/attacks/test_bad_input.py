@@ -83,7 +83,7 @@ if {live}:
         module.add_module(name, layer)
     model = module
 try:
-    attacks.suite(model, key, only=["shift"], jobs=2)
+    attacks.suite(model, key, attacks.SuiteOptions(only=["shift"], jobs=2))
 except errors.AttackError as error:
     print("told:", error)
 """

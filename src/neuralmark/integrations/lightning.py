@@ -21,7 +21,7 @@ except ImportError:
 from neuralmark.integrations._shared import Waiting, finish, numbers
 from neuralmark.keys.key import Key
 from neuralmark.marking.claiming import claim_path
-from neuralmark.marking.options import AttachOptions
+from neuralmark.marking.options import AttachOptions, options_of
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
 
@@ -46,7 +46,7 @@ class NeuralMarkCallback(Callback):
         self.mark: LiveMark | None = None
         self.claim: Claim | None = None
         self.claim_path = None if claim_path is None else Path(claim_path)
-        self._waiting = Waiting(key, AttachOptions.given(options))
+        self._waiting = Waiting(key, options_of(AttachOptions, options))
         self._optimizer = optimizer
         self._saved: dict[str, Any] | None = None
 

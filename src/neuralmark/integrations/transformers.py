@@ -25,7 +25,7 @@ except ImportError:
 from neuralmark.integrations._shared import Waiting, finish, numbers
 from neuralmark.keys.key import Key
 from neuralmark.marking.claiming import claim_path
-from neuralmark.marking.options import AttachOptions
+from neuralmark.marking.options import AttachOptions, options_of
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
 
@@ -41,7 +41,7 @@ class NeuralMarkCallback(TrainerCallback):
         """Nothing happens before training begins."""
         self.mark: LiveMark | None = None
         self.claim: Claim | None = None
-        self._waiting = Waiting(key, AttachOptions.given(options))
+        self._waiting = Waiting(key, options_of(AttachOptions, options))
         self._slot = f"neuralmark {key.fingerprint}"
 
     def on_train_begin(

@@ -19,7 +19,7 @@ from neuralmark.marking.checking import strongest
 from neuralmark.marking.claiming import claims_beside
 from neuralmark.marking.copies import check_whole, refuse_unmarkable
 from neuralmark.marking.drafting import Draft, MarkingPlan, draft, plan
-from neuralmark.marking.options import EmbedOptions
+from neuralmark.marking.options import EmbedOptions, options_of
 from neuralmark.marking.placement import MIN_PER_POOL, listed
 from neuralmark.marking.reading import Progress
 from neuralmark.marking.spanning import draft_in_span
@@ -106,7 +106,7 @@ def embed(
         >>> result.verdict.verified, result.strength, result.claim_file
         (True, 1.5, 'mine.safetensors.claim.json')
     """
-    model, options = _path_of(model), EmbedOptions.given(options)
+    model, options = _path_of(model), options_of(EmbedOptions, options)
     target = target_of(root_of(model), out, in_place, overwrite)
     with _alone(model) if in_place else nullcontext():
         checkpoint = open_checkpoint(model)

@@ -16,7 +16,7 @@ from neuralmark.errors import InfeasibleError, NonFiniteError, UnknownTensorErro
 from neuralmark.keys.key import Key
 from neuralmark.marking.drafting import plan
 from neuralmark.marking.hiding import HIDDEN, LEAST_STRENGTH, MERGED, explained, exposure_at
-from neuralmark.marking.options import WIDE, InspectOptions, Spread
+from neuralmark.marking.options import WIDE, InspectOptions, Spread, options_of
 from neuralmark.marking.placement import Tensor, auto, catalogue, placement_of
 from neuralmark.marking.reading import Progress
 from neuralmark.marking.surveying import MarkedPart, Survey, look, survey
@@ -131,7 +131,7 @@ def inspect(
     """
     checkpoint = open_checkpoint(model)
     tensors = catalogue(checkpoint)
-    options = InspectOptions.given(options)
+    options = options_of(InspectOptions, options)
     parameters = key.parameters if key else options.parameters or Parameters()
     choice = auto(tensors, parameters, options.spread)
     unit = unit_cost(parameters, options.strength)

@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeVar, get_args
 
 from neuralmark.core.key import Parameters
 from neuralmark.errors import ParameterError
 from neuralmark.keys.key import Key
+
+T = TypeVar("T")
 
 Spread = Literal["wide", "quick", "all"]
 """How many tensors a mark takes: many of all depths, the few largest, or everything."""
@@ -75,13 +77,6 @@ class EmbedOptions:
         if self.in_span and self.budget is not None:
             raise ParameterError("a mark in an adapter's span takes a strength, not a budget")
 
-    @staticmethod
-    def given(options: "EmbedOptions | None") -> "EmbedOptions":
-        """What a caller passed, or the defaults."""
-        if options is not None and not isinstance(options, EmbedOptions):
-            raise ParameterError(f"options must be EmbedOptions, not {type(options).__name__}")
-        return options or EmbedOptions()
-
 
 def check_effort(strength: float | None, budget: float | None) -> None:
     """Refuse both at once, and what is out of range."""
@@ -129,13 +124,6 @@ class InspectOptions:
         """Refuse a strength that no mark can have."""
         check_effort(self.strength, None)
 
-    @staticmethod
-    def given(options: "InspectOptions | None") -> "InspectOptions":
-        """What a caller passed, or the defaults."""
-        if options is not None and not isinstance(options, InspectOptions):
-            raise ParameterError(f"options must be InspectOptions, not {type(options).__name__}")
-        return options or InspectOptions()
-
 
 @dataclass(frozen=True)
 class AttachOptions:
@@ -179,9 +167,9 @@ class AttachOptions:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ParameterError(f"every must be a whole number of steps, not {every!r}")
 
-    @staticmethod
-    def given(options: "AttachOptions | None") -> "AttachOptions":
-        """What a caller passed, or the defaults."""
-        if options is not None and not isinstance(options, AttachOptions):
-            raise ParameterError(f"options must be AttachOptions, not {type(options).__name__}")
-        return options or AttachOptions()
+
+def options_of(kind: type[T], options: T | None) -> T:
+    """The record that a caller passed, if it is one of this kind; the defaults where none was."""
+    if options is not None and not isinstance(options, kind):
+        raise ParameterError(f"options must be {kind.__name__}, not {type(options).__name__}")
+    return options or kind()

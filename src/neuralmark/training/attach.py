@@ -16,7 +16,7 @@ from neuralmark.errors import (
     UsageError,
 )
 from neuralmark.keys.key import Key
-from neuralmark.marking.options import QUICK, USUAL, AttachOptions, Mode, Spread, Target
+from neuralmark.marking.options import QUICK, USUAL, AttachOptions, Mode, Spread, Target, options_of
 from neuralmark.marking.placement import Tensor, auto, placement_of, select
 from neuralmark.marking.reading import require_carriers
 from neuralmark.training.derived import LORA_DELTA
@@ -55,7 +55,7 @@ def attach(
         >>> mark.rate, mark.steps
         (1.0, 1)
     """
-    options = AttachOptions.given(options)
+    options = options_of(AttachOptions, options)
     site = locate(model, key, options.tensors, options.target)
     inner = unwrap(optimizer)
     scheme = schemes.of(site.mark)

@@ -233,7 +233,8 @@ class Card(Record):
         version: Version that made it.
 
     Examples:
-        >>> card = neuralmark.attacks.suite("marked.safetensors", key, only=["shift"], jobs=1)
+        >>> options = neuralmark.attacks.SuiteOptions(only=["shift"], jobs=1)
+        >>> card = neuralmark.attacks.suite("marked.safetensors", key, options)
         >>> card.before.verified, [row.attack for row in card.removals]
         (True, ['shift'])
     """

@@ -44,6 +44,7 @@ from neuralmark.errors import (
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import claimed
 from neuralmark.marking.judging import Looked, judge
+from neuralmark.marking.options import options_of
 from neuralmark.marking.reading import Progress, Suspect
 from neuralmark.marking.verification import best_finding, examine
 from neuralmark.records import UNPROVABLE, UNPROVEN, Claim, Verdict
@@ -162,7 +163,7 @@ def launch(
         (True, 'verified')
     """
     _require_attack(attack)
-    options = LaunchOptions.given(options)
+    options = options_of(LaunchOptions, options)
     bookmark, others, seed = _bookmark(options.keep), options.others, options.seed
     subject = subject_of(model)
     _require(attack, subject, data, others)

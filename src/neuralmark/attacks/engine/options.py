@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from neuralmark.attacks.contract import Weights, checked_seed
 from neuralmark.errors import ParameterError
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -42,11 +39,6 @@ class LaunchOptions:
     def __post_init__(self) -> None:
         """Refuse seeds that not every generator takes."""
         object.__setattr__(self, "seed", checked_seed(self.seed))
-
-    @staticmethod
-    def given(options: "LaunchOptions | None") -> "LaunchOptions":
-        """What a caller passed, or the defaults."""
-        return options_of(LaunchOptions, options)
 
 
 @dataclass(frozen=True)
@@ -84,15 +76,3 @@ class SuiteOptions:
                 f'only must be a list of names, as in only=["noise"], not {only!r}'
             )
         object.__setattr__(self, "seed", checked_seed(self.seed))
-
-    @staticmethod
-    def given(options: "SuiteOptions | None") -> "SuiteOptions":
-        """What a caller passed, or the defaults."""
-        return options_of(SuiteOptions, options)
-
-
-def options_of(kind: type[T], options: T | None) -> T:
-    """The record that was passed, if it is one of this kind; the defaults where none was."""
-    if options is not None and not isinstance(options, kind):
-        raise ParameterError(f"options must be {kind.__name__}, not {type(options).__name__}")
-    return options or kind()

@@ -28,6 +28,7 @@ from neuralmark.errors import (
     NeuralMarkWarning,
 )
 from neuralmark.keys.key import Key
+from neuralmark.marking.options import options_of
 from neuralmark.records import Claim
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def suite(
         {'shift'}
     """
     start = time.perf_counter()
-    options = SuiteOptions.given(options)
+    options = options_of(SuiteOptions, options)
     others, seed, only = options.others, options.seed, options.only
     if isinstance(claim, str | Path):
         claim = Claim.load(claim)
