@@ -1,27 +1,22 @@
 """The handle of a mark in training: adds the term, keeps the margins, tells how far it is."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from neuralmark import schemes
-from neuralmark.core import imprint, readout
-from neuralmark.core.key import Float, Placement
-from neuralmark.errors import NeuralMarkError, ParameterError, UnsuitableTensorError, UsageError
+from neuralmark.core.key import Placement
+from neuralmark.errors import NeuralMarkError, ParameterError, UsageError
 from neuralmark.marking.reading import Attempt
 from neuralmark.marking.verification import find
 from neuralmark.records import Claim
-from neuralmark.training.grids import Field, fields_of
-from neuralmark.training.layout import Peers, agreed
-from neuralmark.training.live import LiveSuspect, Pools, pool, reading_of, shifted
+from neuralmark.training.grids import Field
+from neuralmark.training.live import LiveSuspect, Pools
 from neuralmark.training.masters import adopt, warn_of_hidden
-from neuralmark.training.quick import Quick
 from neuralmark.training.site import Settings, Site, State
 from neuralmark.training.sources import WeightSource
 from neuralmark.training.watch import Freezing, warn_of_copies
+from neuralmark.training.work import Work
 
 
 class LiveMark:
@@ -46,16 +41,11 @@ class LiveMark:
         self._hooks: list[Any] = []
         self._on_detach: list[Callable[[], None]] = []
         self._last: Pools | None = None
-        self._scheme = schemes.of(site.mark)
-        self._matrices: dict[tuple[torch.device, torch.dtype], readout.Known] = {}
-        self._sharpened: dict[tuple[torch.device, torch.dtype], readout.Known] = {}
-        self._quick: dict[tuple[torch.device, torch.dtype], Quick | None] = {}
-        self._solver: imprint.LeastChange | None = None
+        self._work = Work(site, settings, fields)
         self._undo: list[tuple[WeightSource, torch.Tensor, torch.Tensor]] = []
-        self._fields: Sequence[Field] = fields
         self._freezing = Freezing(site.sources)
-        if self._sharded():  # so that one process alone can read it before the first step
-            self._last = self._pools()
+        if self._work.sharded:  # so that one process alone can read it before the first step
+            self._last = self._work.pools()
 
     # What the user reads.
 
@@ -89,9 +79,9 @@ class LiveMark:
             >>> neuralmark.attach(network, optimizer, key).measure().rate
             1.0
         """
-        with _exact(self._device()):
-            self._last = self._pools()
-            return self._state(self._last)
+        with self._work.exactly():
+            self._last = self._work.pools()
+            return self._work.state(self._last, self.steps)
 
     def loss_term(self) -> torch.Tensor:
         """Strength times embedding loss, differentiable, to add to your own loss (mode "loss").
@@ -113,10 +103,9 @@ class LiveMark:
                 'loss_term() does not work on sharded parameters: use mode="gradient", which'
                 " adds the same gradient from the shards"
             )
-        with _exact(self._device()):
+        with self._work.exactly():
             values = [source.values(differentiable=True) for source in self._site.sources]
-            found = pool(self._site.sources, self._site.carriers, values)
-            term = self._embedding_loss(found)
+            term = self._work.loss(self._work.pools_of(values), self.steps)
         return self.settings.strength * term
 
     def claim(self) -> Claim:
@@ -278,15 +267,18 @@ class LiveMark:
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            self._add_gradient(getattr(optimizer, "grad_scale", None))
+            self._last = self._add_gradient(getattr(optimizer, "grad_scale", None))
             self.steps += 1
             return None
 
         def with_term() -> Any:
             with torch.enable_grad():
                 value = closure()
-            term = self._add_gradient(None)
-            return None if value is None else value + term().to(value.device)
+            step, self._last = self.steps, self._add_gradient(None)
+            if value is None:
+                return None
+            term = self.settings.strength * self._work.loss(self._last, step)
+            return value + term.to(value.device)
 
         self.steps += 1
         if "closure" in kwargs:
@@ -345,59 +337,6 @@ class LiveMark:
             self.project()
         self.steps += 1
 
-    @torch.no_grad()
-    def _add_gradient(self, scale: torch.Tensor | None) -> Callable[[], torch.Tensor]:
-        """Push λ·∂L_e/∂w; give a function that tells λ·L_e."""
-        strength = self.settings.strength
-        self._check_parameters()
-        with _exact(self._device()):
-            factor = strength if scale is None else strength * scale
-            found = self._quickly(factor) or self._by_shares(factor)
-        self._last = found
-        return lambda: strength * self._embedding_loss(found)
-
-    def _quickly(self, factor: float | torch.Tensor) -> Pools | None:
-        """The way for one plain tensor; None where it does not apply."""
-        site = self._site
-        if len(site.sources) != 1 or not self._scheme.plain:
-            return None
-        weight = site.sources[0].parameters()[0]
-        place = (weight.device, weight.dtype)
-        if place not in self._quick:
-            known = self._sharp(weight.detach())
-            pair = (known.matrix, known.signs)
-            self._quick[place] = Quick.of(site.sources[0], site.carriers, pair)
-        quick = self._quick[place]
-        return None if quick is None else quick.add(factor)
-
-    def _by_shares(self, factor: float | torch.Tensor) -> Pools:
-        """The general way: each source takes its share."""
-        site, found = self._site, self._pools()
-        share = self._share(found.pooled) * factor
-        frozen = self._freezing.frozen()
-        for source in site.sources:
-            if source not in frozen:
-                source.push(self._spread(share, source))
-        return found
-
-    def _share(self, pooled: torch.Tensor) -> torch.Tensor:
-        """∂L_e/∂w at a carrier of each pool: in closed form, or by autograd."""
-        known, per_pool = self._sharp(pooled), self._site.carriers.per_pool
-        if self._scheme.plain:
-            z = readout.logits(pooled, known.matrix)
-            share: torch.Tensor = readout.loss_gradient(z, known.signs, known.matrix, per_pool)
-            return share
-        with torch.enable_grad():
-            given = pooled.detach().requires_grad_()
-            loss = self._scheme.loss(known, given, self.steps)
-            return torch.autograd.grad(loss, given)[0] / per_pool
-
-    def _embedding_loss(self, found: Pools) -> torch.Tensor:
-        known = self._sharp(found.pooled)
-        loss: torch.Tensor = self._scheme.loss(known, found.pooled, self.steps)
-        return loss
-
-    @torch.no_grad()
     def project(self, goal: float | None = None) -> None:
         """The smallest change of the weights after which every bit has its margin.
 
@@ -414,112 +353,21 @@ class LiveMark:
             >>> mark.rate
             1.0
         """
-        site = self._site
-        self._check_parameters()
-        with _exact(self._device()):
-            before = [source.values() for source in site.sources]
-            last = found = pool(site.sources, site.carriers, before)
-            reading = reading_of(found, site.carriers)
-            if self._solver is None:
-                self._solver = imprint.LeastChange(site.mark)
-            fields = self._fields_now()
-            exact = all(field.exact for field in fields)
-            if goal is None:
-                goal = self.settings.strength * reading.sigma_z
-
-            def realise(shift: Float) -> Float:
-                nonlocal last
-                for source, field, values in zip(site.sources, fields, before, strict=True):
-                    change = self._spread(torch.from_numpy(shift).to(values), source)
-                    source.write(field.moved(source, values, change, self.steps))
-                if exact:
-                    last = shifted(found, shift, site.carriers.per_pool)
-                    return reading.pooled + shift
-                last = self._pools()
-                return reading_of(last, site.carriers).pooled
-
-            decide = agreed(imprint.lacking(self._solver, goal), self._deciders())
-            imprint.settle(reading.pooled, decide, realise, exact=exact)
-            self._last = last
+        self._last = self._work.project(self.steps, goal)
 
     # Machinery.
 
     def _now(self) -> State:
-        if self._last is None or not self._sharded():
+        if self._last is None or not self._work.sharded:
             return self.measure()
-        return self._state(self._last)
+        return self._work.state(self._last, self.steps)
 
     def _rests(self) -> bool:
         """Whether all marked tensors were frozen since the mark was attached."""
         return len(self._freezing.frozen()) == len(self._site.sources)
 
-    def _sharded(self) -> bool:
-        return any(source.layout.sharded for source in self._site.sources)
-
-    def _fields_now(self) -> Sequence[Field]:
-        """How the carriers may move; looked at when they are first projected."""
-        if not self._fields:
-            seed = self._site.key.noise(self._site.placement)
-            self._fields = fields_of(self._site.sources, seed)
-        return self._fields
-
-    def _deciders(self) -> tuple[Peers, ...]:
-        peers = [each for source in self._site.sources for each in source.layout.agree]
-        return tuple(dict.fromkeys(peers))
-
-    def _pools(self) -> Pools:
-        site = self._site
-        return pool(site.sources, site.carriers, [source.values() for source in site.sources])
-
-    @torch.no_grad()
-    def _state(self, found: Pools) -> State:
-        known = self._known(found.pooled)
-        margins = readout.margins(self._scheme.logits(known, found.pooled), known.signs)
-        unit = reading_of(found, self._site.carriers).sigma_z if self._scheme.linear else 0.0
-        rate = float((margins > 0).double().mean())
-        loss = float(self._embedding_loss(found))
-        return State(rate, loss, float(margins.min()) / (unit or 1.0))
-
-    def _known(self, like: torch.Tensor) -> readout.Known:
-        """K, b and ±1 on the device and in the precision of the pooled values."""
-        place = (like.device, like.dtype)
-        if place not in self._matrices:
-            self._matrices[place] = readout.Known.of(self._site.mark, like)
-        return self._matrices[place]
-
-    def _sharp(self, like: torch.Tensor) -> readout.Known:
-        """The same as the loss sees it."""
-        place = (like.device, like.dtype)
-        if place not in self._sharpened:
-            known = self._known(like)
-            matrix = known.matrix * self._site.sharpness
-            self._sharpened[place] = replace(known, matrix=matrix)
-        return self._sharpened[place]
-
-    def _spread(self, per_pool: torch.Tensor, source: WeightSource) -> torch.Tensor:
-        """A number for each pool, as one for each carrier of the source."""
-        carriers = self._site.carriers
-        if len(source.order) == carriers.size and carriers.pooling == "strided":
-            return per_pool.expand(carriers.per_pool, -1).reshape(-1)
-        return per_pool.index_select(0, self._owner(source))
-
-    def _owner(self, source: WeightSource) -> torch.Tensor:
-        carriers = self._site.carriers
-        return source.pools(carriers.pools, carriers.per_pool, carriers.pooling)
-
-    def _device(self) -> torch.device:
-        return self._site.sources[0].parameters()[0].device
-
-    def _check_parameters(self) -> None:
-        """The module must still hold the tensors that were attached to (shards come and go)."""
-        if self._sharded():
-            return
-        for owner, name, tensor in self._site.owners:
-            if owner._parameters.get(name) is not tensor:
-                raise UnsuitableTensorError(
-                    f"the parameter {name!r} of {type(owner).__name__} was replaced since the mark"
-                    " was attached: detach the mark and attach it again"
-                )
+    def _add_gradient(self, scale: torch.Tensor | None) -> Pools:
+        return self._work.add_gradient(self.steps, scale, self._freezing.frozen)
 
 
 def _rehearsed(optimizer: Any, kwargs: dict[str, Any]) -> bool:
@@ -532,14 +380,3 @@ def _rehearsed(optimizer: Any, kwargs: dict[str, Any]) -> bool:
     rates = [group.get("lr") for group in optimizer.param_groups]
     on_device = [isinstance(rate, torch.Tensor) and rate.device.type != "cpu" for rate in rates]
     return not any(on_device) and all(rate == 0 for rate in rates)
-
-
-def _exact(device: torch.device) -> Any:
-    """No autocast: the read-out is computed in full precision."""
-    if not torch.is_autocast_enabled(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
-
-
-__test__ = {"LiveMark.project": LiveMark.project}
-"""Doctest passes over what torch.no_grad() wraps, unless told."""
