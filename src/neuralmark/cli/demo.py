@@ -1,11 +1,15 @@
 """`neuralmark demo`: the main job on something real, in under a minute."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
+
+if TYPE_CHECKING:
+    from neuralmark.records import Verdict
 
 
 @click.command("demo")
@@ -25,81 +29,86 @@ def command(ctx: click.Context, folder: Path, as_json: bool) -> None:
 
     Then a thief without the key looks for the mark: as published, and as ours.
     """
-    from dataclasses import asdict
-
     from neuralmark.demo.run import run
 
     outcome = run(folder, (lambda _: None) if as_json else output.note)
-    good = outcome.verdict.verified and not outcome.foreign.verified
+    verdict, foreign, embedding = outcome.verdict, outcome.foreign, outcome.embedding
+    good = verdict.verified and not foreign.verified
     if as_json:
         output.as_json(
             {
-                "verdict": outcome.verdict.to_dict(),
-                "foreign": outcome.foreign.to_dict(),
-                "strength": outcome.strength,
-                "change_relative": outcome.change_relative,
-                "rows": [asdict(row) for row in outcome.rows],
+                "verdict": verdict.to_dict(),
+                "foreign": foreign.to_dict(),
+                "strength": embedding.strength,
+                "change_relative": embedding.change_relative,
+                "rows": [
+                    {
+                        "name": row.name,
+                        "accuracy": row.accuracy,
+                        "matched": None if row.verdict is None else row.verdict.matched,
+                        "verified": None if row.verdict is None else row.verdict.verified,
+                    }
+                    for row in outcome.rows
+                ],
                 "trained": [
                     {
                         "name": run.name,
-                        "history": [vars(epoch) for epoch in run.history],
+                        "history": run.history,
                         "moved": run.moved,
                         "verdict": None if run.verdict is None else run.verdict.to_dict(),
                     }
                     for run in outcome.trained
                 ],
-                "exposed": [asdict(each) for each in outcome.exposures],
+                "exposed": [
+                    {"name": name, **result.to_dict()} for name, result in outcome.exposures.items()
+                ],
                 "report": str(folder / "report.html"),
             }
         )
         ctx.exit(0 if good else 1)
-    rows = [
+    output.table(
+        ["state", "accuracy", "bits", "verdict"],
         [
-            row.name,
-            output.percent(row.accuracy),
-            "-" if row.matched is None else f"{row.matched}/{outcome.verdict.bits}",
-            {None: "-", True: "verified", False: "not verified"}[row.verified],
-        ]
-        for row in outcome.rows
-    ]
-    output.table(["state", "accuracy", "bits", "verdict"], rows, numeric=(1, 2))
+            [row.name, _percent(row.accuracy), _bits(row.verdict), _said(row.verdict)]
+            for row in outcome.rows
+        ],
+        numeric=(1, 2),
+    )
     output.table(
         ["trained", "accuracy", "bits", "verdict", "weights moved"],
         [
             [
                 run.name,
-                output.percent(run.history[-1].accuracy),
-                "-" if run.verdict is None else f"{run.verdict.matched}/{run.verdict.bits}",
-                "-" if run.verdict is None else run.verdict.status,
+                _percent(run.history[-1]["accuracy"]),
+                _bits(run.verdict),
+                _said(run.verdict),
                 output.percent(run.moved, 1),
             ]
             for run in outcome.trained
         ],
         numeric=(1, 2, 4),
     )
-    bits = outcome.verdict.bits
     output.table(
         ["looked for without the key", "bits before", "stood out", "bits after", "accuracy"],
         [
             [
-                each.name,
-                f"{each.matched[0]}/{bits}",
-                each.found,
-                f"{each.matched[1]}/{bits}",
-                f"{output.percent(each.accuracy[0])} to {output.percent(each.accuracy[1])}",
+                name,
+                _bits(result.before),
+                result.note,
+                _bits(result.after),
+                f"{_percent(result.accuracy_before)} to {_percent(result.accuracy_after)}",
             ]
-            for each in outcome.exposures
+            for name, result in outcome.exposures.items()
         ],
         numeric=(1, 3),
     )
-    verdict, foreign = outcome.verdict, outcome.foreign
     output.panel(
         "A mark in a small network",
         [
             (
                 "mark",
-                f"strength {outcome.strength:.2f}, weights changed by"
-                f" {output.percent(outcome.change_relative)}",
+                f"strength {embedding.strength:.2f}, weights changed by"
+                f" {output.percent(embedding.change_relative)}",
             ),
             (
                 "owner's key",
@@ -113,3 +122,17 @@ def command(ctx: click.Context, folder: Path, as_json: bool) -> None:
         good=good,
     )
     ctx.exit(0 if good else 1)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else output.percent(share)
+
+
+def _bits(verdict: "Verdict | None") -> str:
+    return "-" if verdict is None else f"{verdict.matched}/{verdict.bits}"
+
+
+def _said(verdict: "Verdict | None") -> str:
+    if verdict is None:
+        return "-"
+    return "verified" if verdict.verified else "not verified"

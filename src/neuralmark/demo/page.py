@@ -1,9 +1,10 @@
 """The demo's report: pure functions of what was measured."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from neuralmark.attacks import Result
+from neuralmark.marking.embedding import Embedding
 from neuralmark.records import Verdict
 from neuralmark.reports.render import page, svg
 
@@ -13,34 +14,8 @@ class DemoRow:
     """One state of the network: its accuracy, and what was read from it."""
 
     name: str
-    accuracy: float
-    matched: int | None
-    verified: bool | None
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Accuracy and detection rate as a damage grows."""
-
-    label: str
-    accuracy: tuple[tuple[float, float], ...]
-    rate: tuple[tuple[float, float], ...]
-
-
-class Epoch(Protocol):
-    """How training stood after one epoch."""
-
-    @property
-    def accuracy(self) -> float:
-        """On the test images."""
-
-    @property
-    def loss(self) -> float | None:
-        """The embedding loss, where there is a mark."""
-
-    @property
-    def rate(self) -> float | None:
-        """Share of matching bits, where there is a mark."""
+    accuracy: float | None
+    verdict: Verdict | None
 
 
 @dataclass(frozen=True)
@@ -48,49 +23,39 @@ class Trained:
     """A training run, with the verdict on its saved file where it had a mark."""
 
     name: str
-    history: Sequence[Epoch]
+    history: Sequence[Mapping[str, float]]
+    """What was measured after each epoch."""
     moved: float
+    """How far the weights moved, relative to where they began."""
     verdict: Verdict | None
-
-
-@dataclass(frozen=True)
-class Exposed:
-    """A mark that was looked for without the key, and what erasing what was found left of it."""
-
-    name: str
-    accuracy: tuple[float, float]
-    matched: tuple[int, int]
-    verified: tuple[bool, bool]
-    change: float
-    found: str
 
 
 @dataclass(frozen=True)
 class DemoOutcome:
     """Everything the demo measured."""
 
-    strength: float
-    change_relative: float
-    tensors: tuple[str, ...]
+    embedding: Embedding
     verdict: Verdict
     foreign: Verdict
     rows: tuple[DemoRow, ...]
-    curves: tuple[Curve, ...]
+    curves: Mapping[str, Sequence[Result]]
+    """Attacks of growing strength, by what grows."""
     trained: tuple[Trained, ...]
-    exposures: tuple[Exposed, ...]
+    exposures: Mapping[str, Result]
+    """Marks that were looked for without the key, by name."""
 
 
 def demo_page(outcome: DemoOutcome) -> str:
     """One self-contained page: the verdicts, what survives, and at what cost."""
-    verdict, foreign = outcome.verdict, outcome.foreign
+    verdict, foreign, embedding = outcome.verdict, outcome.foreign, outcome.embedding
     figures = page.tiles(
         [
-            ("owner's key", f"{verdict.matched} of {verdict.bits}", _said(verdict.verified)),
-            ("another key", f"{foreign.matched} of {foreign.bits}", _said(foreign.verified)),
+            ("owner's key", _bits(verdict), _said(verdict)),
+            ("another key", _bits(foreign), _said(foreign)),
             (
                 "change of the weights",
-                f"{100 * outcome.change_relative:.2f} %",
-                f"strength {outcome.strength:.2f}",
+                f"{100 * embedding.change_relative:.2f} %",
+                f"strength {embedding.strength:.2f}",
             ),
             (
                 "chance of error",
@@ -104,13 +69,14 @@ def demo_page(outcome: DemoOutcome) -> str:
         page.paragraphs(
             "A network was trained on real handwritten digits, marked afterwards without any data,"
             " and then put through what a stolen model goes through.",
-            f"The mark lies in {', '.join(map(page.code, outcome.tensors))}.",
+            f"The mark lies in {', '.join(map(page.code, embedding.tensors))}.",
         ),
         figures,
         page.section("What survives", _table(outcome)),
     ]
     parts += [
-        page.section(f"As {curve.label} grows", _plot(curve, verdict)) for curve in outcome.curves
+        page.section(f"As {label} grows", _plot(label, results, verdict))
+        for label, results in outcome.curves.items()
     ]
     parts.append(page.section("Marked while training", _training(outcome)))
     parts.append(page.section("A thief looks for the mark without the key", _exposures(outcome)))
@@ -122,10 +88,10 @@ def _training(outcome: DemoOutcome) -> str:
     rows = [
         [
             page.text(run.name),
-            f"{100 * run.history[-1].accuracy:.2f} %",
-            "-" if run.verdict is None else f"{run.verdict.matched} of {run.verdict.bits}",
-            "-" if run.verdict is None else _said(run.verdict.verified),
-            f"{100 * run.moved:.1f} %",
+            _percent(run.history[-1]["accuracy"]),
+            _bits(run.verdict),
+            _said(run.verdict),
+            _percent(run.moved, 1),
         ]
         for run in outcome.trained
     ]
@@ -140,7 +106,7 @@ def _training(outcome: DemoOutcome) -> str:
             ),
             page.table(head, rows),
             _over_epochs(outcome.trained, "accuracy", "test accuracy"),
-            _over_epochs(marked, "loss", "embedding loss"),
+            _over_epochs(marked, "embedding_loss", "embedding loss"),
             _over_epochs(marked, "rate", "share of bits matched"),
         ]
     )
@@ -150,15 +116,15 @@ def _exposures(outcome: DemoOutcome) -> str:
     """What `expose` left of the mark as published and of ours."""
     rows = [
         [
-            page.text(each.name),
-            f"{each.matched[0]} of {outcome.verdict.bits}",
-            page.text(each.found),
-            f"{each.matched[1]} of {outcome.verdict.bits}",
-            _said(each.verified[1]),
-            f"{100 * each.accuracy[0]:.2f} % to {100 * each.accuracy[1]:.2f} %",
-            f"{100 * each.change:.1f} %",
+            page.text(name),
+            _bits(result.before),
+            page.text(result.note),
+            _bits(result.after),
+            _said(result.after),
+            f"{_percent(result.accuracy_before)} to {_percent(result.accuracy_after)}",
+            _percent(result.change, 1),
         ]
-        for each in outcome.exposures
+        for name, result in outcome.exposures.items()
     ]
     head = ["mark", "bits before", "what stood out", "bits after", "verdict", "accuracy", "change"]
     return "\n".join(
@@ -176,7 +142,7 @@ def _exposures(outcome: DemoOutcome) -> str:
 
 def _over_epochs(runs: Sequence[Trained], what: str, label: str) -> str:
     series = [
-        svg.Series(run.name, [(i + 1.0, getattr(e, what)) for i, e in enumerate(run.history)])
+        svg.Series(run.name, [(i + 1.0, epoch[what]) for i, epoch in enumerate(run.history)])
         for run in runs
     ]
     drawing = svg.line_plot(series, ("epoch", label), f"{label} after each epoch")
@@ -184,30 +150,36 @@ def _over_epochs(runs: Sequence[Trained], what: str, label: str) -> str:
 
 
 def _table(outcome: DemoOutcome) -> str:
-    bits = outcome.verdict.bits
     rows = [
-        [
-            page.text(row.name),
-            f"{100 * row.accuracy:.2f} %",
-            "-" if row.matched is None else f"{row.matched} of {bits}",
-            "-" if row.verified is None else _said(row.verified),
-        ]
+        [page.text(row.name), _percent(row.accuracy), _bits(row.verdict), _said(row.verdict)]
         for row in outcome.rows
     ]
     return page.table(["state", "test accuracy", "bits matched", "verdict"], rows)
 
 
-def _plot(curve: Curve, verdict: Verdict) -> str:
+def _plot(label: str, results: Sequence[Result], verdict: Verdict) -> str:
+    rates = [(each.strength, each.after.rate) for each in results if each.after is not None]
+    reached = [(each.strength, each.accuracy_after or 0.0) for each in results]
     boundary = (verdict.boundary or verdict.bits) / verdict.bits
     drawing = svg.line_plot(
-        [svg.Series("bits matched", curve.rate), svg.Series("test accuracy", curve.accuracy)],
-        (curve.label, "share"),
-        f"Share of matched bits and test accuracy as {curve.label} grows",
+        [svg.Series("bits matched", rates), svg.Series("test accuracy", reached)],
+        (label, "share"),
+        f"Share of matched bits and test accuracy as {label} grows",
         y_range=(0.0, 1.0),
         levels=[svg.PlotMark(boundary, "verified above")],
     )
-    return page.figure(drawing, "Each point is one damaged copy, saved and read back.")
+    return page.figure(drawing, "Each point is one damaged copy, tested and verified.")
 
 
-def _said(verified: bool) -> str:
-    return "verified" if verified else "not verified"
+def _percent(share: float | None, digits: int = 2) -> str:
+    return "-" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def _bits(verdict: Verdict | None) -> str:
+    return "-" if verdict is None else f"{verdict.matched} of {verdict.bits}"
+
+
+def _said(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "-"
+    return "verified" if verdict.verified else "not verified"

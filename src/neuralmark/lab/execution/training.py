@@ -53,11 +53,11 @@ def train(
     data: Any,
     course: TrainingCourse,
     attach: Attach | None,
-    state: Path,
+    state: Path | None,
     notify: Callable[[int, int], None],
     tensors: Sequence[str] = (),
 ) -> TrainingOutcome:
-    """Train the model in place; `state` is where a run keeps its progress for the next start.
+    """Train the model in place; `state` is where a run keeps its progress (None: nowhere).
 
     The row tells how far the `tensors` moved from where they began, as a share of their norm.
     """
@@ -69,7 +69,7 @@ def train(
     stored = dict(model.named_parameters())
     start = {name: stored[name].detach().clone() for name in tensors if name in stored}
     mark = None if attach is None else attach(model, optimizer)
-    history = _resume(model, optimizer, mark, state)
+    history = [] if state is None else _resume(model, optimizer, mark, state)
     for epoch in range(len(history), course.epochs):
         began = time.perf_counter()
         loss = _epoch(model, optimizer, data, course, epoch)
@@ -79,7 +79,8 @@ def train(
             now = mark.measure()
             told |= {"rate": now.rate, "embedding_loss": now.loss, "margin": now.margin}
         history.append(told)
-        _keep(model, optimizer, mark, history, state)
+        if state is not None:
+            _keep(model, optimizer, mark, history, state)
         notify(epoch + 1, course.epochs)
     model.eval()
     claim = None
