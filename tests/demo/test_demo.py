@@ -28,7 +28,7 @@ def test_the_demo_marks_verifies_damages_and_reports(tmp_path: Path) -> None:
     assert unmarked.verdict is None
     assert unmarked.accuracy is not None
     assert marked.accuracy is not None
-    assert unmarked.accuracy > 0.98
+    assert unmarked.accuracy > 0.96
     assert abs(marked.accuracy - unmarked.accuracy) < 0.02
     assert sum(row.verdict is not None and row.verdict.verified for row in damaged) >= 4
     for results in outcome.curves.values():

@@ -40,7 +40,12 @@ def loss_of(model: Any, network: zoo.Architecture, labels: torch.Tensor) -> torc
 
 def test_the_papers_thirteen_are_there() -> None:
     assert set(PAPER) <= set(zoo.architectures())
-    assert set(zoo.architectures()) - set(PAPER) == {"digits", "gpt2-tiny", "smallcnn"}
+    assert set(zoo.architectures()) - set(PAPER) == {
+        "digits",
+        "digits-mlp",
+        "gpt2-tiny",
+        "smallcnn",
+    }
 
 
 @pytest.mark.parametrize("name", zoo.architectures())

@@ -26,10 +26,10 @@ from neuralmark.storage import files
 from neuralmark.training.attach import attach
 
 Say = Callable[[str], None]
-NETWORK = zoo.architecture("digits")
-COURSE = TrainingCourse(epochs=6, rate=0.05, batch=64)
+NETWORK = zoo.architecture("digits-mlp")
+COURSE = TrainingCourse(epochs=12, rate=0.05, batch=64)
 STRENGTH = 2.0  # twice the default: a mark this small network carries without losing accuracy
-GRADIENT = AttachOptions(mode="gradient", strength=10.0)  # the training is short, it must hurry
+GRADIENT = AttachOptions(mode="gradient", strength=2.0)
 PROJECTION = AttachOptions(mode="projection")
 OWNER = "NeuralMark demo"
 

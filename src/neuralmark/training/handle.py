@@ -16,7 +16,7 @@ from neuralmark.training.masters import adopt, warn_of_hidden
 from neuralmark.training.site import Settings, Site, State
 from neuralmark.training.sources import WeightSource
 from neuralmark.training.watch import Freezing, warn_of_copies
-from neuralmark.training.work import Work
+from neuralmark.training.work import MarkWork
 
 
 class LiveMark:
@@ -41,7 +41,7 @@ class LiveMark:
         self._hooks: list[Any] = []
         self._on_detach: list[Callable[[], None]] = []
         self._last: Pools | None = None
-        self._work = Work(site, settings, fields)
+        self._work = MarkWork(site, settings, fields)
         self._undo: list[tuple[WeightSource, torch.Tensor, torch.Tensor]] = []
         self._freezing = Freezing(site.sources)
         if self._work.sharded:  # so that one process alone can read it before the first step

@@ -21,7 +21,7 @@ from neuralmark.training.sources import WeightSource
 _Place = tuple[torch.device, torch.dtype]
 
 
-class Work:
+class MarkWork:
     """The computations of one mark; matrices are kept for each device and precision."""
 
     def __init__(self, site: Site, settings: Settings, fields: Sequence[Field] = ()) -> None:
