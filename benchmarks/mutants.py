@@ -1,0 +1,178 @@
+"""Mutation testing: tests have to fail when `core` or `marking` does something else.
+
+    python -m benchmarks.mutants core
+    python -m benchmarks.mutants marking --sample 300 --seed 1
+    python -m benchmarks.mutants core --module core/bound.py --again
+
+One operator, number, condition or statement is changed at a time; the tests that run this line are
+run until one fails. What no test notices is printed. Results are kept in .mutants/, so a run that
+was stopped goes on; `--again` tries the survivors again (after tests were added), `--fresh` all.
+Survivors that are explained stand in benchmarks/mutants.toml; docs/mutation.md says more.
+"""
+
+import hashlib
+import json
+import random
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks._common import ROOT, Report, parser, scratch
+from benchmarks._mutant_runs import SOURCE, prepare, tried, watched
+from benchmarks._mutations import Mutation, mutations
+
+TESTS = {
+    "core": ("tests/core", "tests/golden", "src/neuralmark/core"),
+    "marking": ("tests/marking", "tests/golden", "src/neuralmark/marking"),
+}
+"""What is run on a package."""
+EXPLAINED = ROOT / "benchmarks" / "mutants.toml"
+KEPT = ROOT / ".mutants"
+
+
+@dataclass
+class Tests:
+    """Which tests run which lines; those that killed before come first."""
+
+    lines: dict[str, dict[str, list[str]]]
+    seconds: dict[str, float]
+    killers: Counter[str] = field(default_factory=Counter)
+
+    def reaching(self, mutation: Mutation, budget: float) -> list[str]:
+        """Tests that run the change: likely killers, then quick ones, within so many seconds."""
+        table = self.lines.get(mutation.module, {})
+        lines = map(str, mutation.lines) if mutation.lines else iter(table)
+        found = {test for line in lines for test in table.get(line, ())}
+        order = sorted(found, key=lambda test: (-self.killers[test], self.seconds[test], test))
+        chosen, spent = [], 0.0
+        for test in order:
+            spent += self.seconds[test]
+            if chosen and spent > budget:
+                break
+            chosen.append(test)
+        return chosen
+
+
+def changes(package: str, only: Sequence[str]) -> list[Mutation]:
+    """Every change of a package's modules, or of some of them."""
+    files = sorted((SOURCE / package).glob("*.py"))
+    names = [str(file.relative_to(SOURCE)) for file in files]
+    unknown = set(only) - set(names)
+    if unknown:
+        raise SystemExit(f"no module {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    made = (mutations(n, (SOURCE / n).read_bytes()) for n in names if not only or n in only)
+    return [mutation for some in made for mutation in some]
+
+
+def tests_of(package: str, folder: Path) -> Tests:
+    """Watched anew whenever a file of the package or of its tests changed."""
+    files = [f for part in (*TESTS[package], SOURCE / package) for f in (ROOT / part).rglob("*.py")]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
+    kept = KEPT / f"{package}-tests.json"
+    if kept.exists():
+        known = json.loads(kept.read_text())
+        if known["digest"] == digest:
+            return Tests(known["lines"], known["seconds"])
+    found = watched([package], TESTS[package], folder)
+    kept.write_text(json.dumps({"digest": digest, **found}))
+    found = json.loads(kept.read_text())
+    return Tests(found["lines"], found["seconds"])
+
+
+def results_in(path: Path) -> dict[str, dict[str, Any]]:
+    """What earlier runs found, by the change's name; the last word counts."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {row["name"]: row for row in map(json.loads, lines)}
+
+
+def explained() -> dict[str, str]:
+    """Why a survivor is no gap, by its name."""
+    groups = tomllib.loads(EXPLAINED.read_text()).get("group", []) if EXPLAINED.exists() else []
+    return {name: group["why"] for group in groups for name in group["mutants"]}
+
+
+def run(
+    chosen: Sequence[Mutation], tests: Tests, folder: Path, budget: float
+) -> Iterator[dict[str, Any]]:
+    """Try one after the other."""
+    for mutation in chosen:
+        names = tests.reaching(mutation, budget)
+        start, killer = time.monotonic(), ""
+        if names:
+            path = SOURCE / mutation.module
+            limit = 20 + 3 * sum(tests.seconds[name] for name in names)
+            killer = tried(path, mutation.apply(path.read_bytes()), names, folder, limit)
+        if killer in tests.seconds:
+            tests.killers[killer] += 1
+        yield {
+            "name": mutation.name,
+            "line": mutation.line,
+            "killer": killer,
+            "tests": len(names),
+            "seconds": round(time.monotonic() - start, 2),
+        }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser(__doc__)
+    options.add_argument("package", choices=sorted(TESTS))
+    options.add_argument("--module", action="append", default=[], help="only this one, core/key.py")
+    options.add_argument("--sample", type=int, help="so many, drawn by the seed")
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--budget", type=float, default=30.0, help="seconds of tests a mutant")
+    options.add_argument("--again", action="store_true", help="try the survivors again")
+    options.add_argument("--fresh", action="store_true", help="forget earlier results")
+    given = options.parse_args(arguments)
+    KEPT.mkdir(exist_ok=True)
+    kept = KEPT / f"{given.package}.jsonl"
+    if given.fresh:
+        kept.unlink(missing_ok=True)
+    every = changes(given.package, given.module)
+    order = random.Random(given.seed).sample(every, len(every))[: given.sample]
+    report = Report(f"{len(order)} of {len(every)} mutants of {given.package}", given.json)
+    known, why = results_in(kept), explained()
+    again = {name for name, row in known.items() if given.again and not row["killer"]}
+    left = [m for m in order if m.name not in known or (m.name in again and m.name not in why)]
+    prepare()
+    with scratch() as folder, kept.open("a") as out:
+        tests = tests_of(given.package, folder) if left else Tests({}, {})
+        tests.killers.update(row["killer"] for row in known.values())
+        for row in run(left, tests, folder, given.budget):
+            known[row["name"]] = row
+            print(json.dumps(row), file=out, flush=True)
+            if not row["killer"] and row["name"] not in why:
+                print(f"survived: {row['line']}: {row['name']}", file=sys.stderr, flush=True)
+    return summary(report, order, known, why)
+
+
+def summary(
+    report: Report,
+    chosen: Sequence[Mutation],
+    known: dict[str, dict[str, Any]],
+    why: dict[str, str],
+) -> int:
+    """A row a module; survivors that nobody explained, one a line."""
+    rows, total = [], Counter[str]()
+    for module in sorted({mutation.module for mutation in chosen}):
+        mine = [mutation.name for mutation in chosen if mutation.module == module]
+        alive = [name for name in mine if not known[name]["killer"]]
+        count = Counter(mutants=len(mine), killed=len(mine) - len(alive), survivors=len(alive))
+        count["explained"] = sum(name in why for name in alive)
+        total += count
+        rows.append([module, *(count[part] for part in ("mutants", "killed", "explained"))])
+    rows.append(["all", *(total[part] for part in ("mutants", "killed", "explained"))])
+    open_ = sorted(m.name for m in chosen if not known[m.name]["killer"] and m.name not in why)
+    report.table(["module", "mutants", "killed", "explained"], rows)
+    for name in open_:
+        report.note(f"survived: {name}")
+    report.target("survivors without an explanation", len(open_), "0", passed=not open_)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
