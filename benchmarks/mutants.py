@@ -19,6 +19,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -41,21 +42,38 @@ class Tests:
 
     lines: dict[str, dict[str, list[str]]]
     seconds: dict[str, float]
-    killers: Counter[str] = field(default_factory=Counter)
+    killers: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def reaching(self, mutation: Mutation, budget: float) -> list[str]:
-        """Tests that run the change: likely killers, then quick ones, within so many seconds."""
-        table = self.lines.get(mutation.module, {})
+    def count(self, module: str, killer: str) -> None:
+        """Remember what killed a mutant of a module."""
+        if killer in self.seconds:
+            self.killers.setdefault(module, Counter())[killer] += 1
+
+    def reaching(self, mutation: Mutation, budget: float) -> list[list[str]]:
+        """Tests that run the change: those of the likeliest file, then the rest.
+
+        Likely killers first, then quick ones, as many as take so many seconds.
+        """
+        table, known = self.lines.get(mutation.module, {}), self.killers.get(mutation.module, {})
         lines = map(str, mutation.lines) if mutation.lines else iter(table)
         found = {test for line in lines for test in table.get(line, ())}
-        order = sorted(found, key=lambda test: (-self.killers[test], self.seconds[test], test))
-        chosen, spent = [], 0.0
-        for test in order:
-            spent += self.seconds[test]
-            if chosen and spent > budget:
-                break
-            chosen.append(test)
-        return chosen
+        files = Counter({_file(test): 0 for test in found})
+        for test, kills in known.items():
+            files[_file(test)] += kills * (_file(test) in files)
+        stem = Path(mutation.module).stem
+        likely = max(files, key=lambda file: (files[file], stem in file, file), default="")
+        order = sorted(found, key=lambda test: (-known.get(test, 0), self.seconds[test], test))
+        first = [test for test in order if _file(test) == likely]
+        stages: list[list[str]] = []
+        for stage in (first, [test for test in order if _file(test) != likely]):
+            spent = list(accumulate(self.seconds[test] for test in stage))
+            chosen = [t for t, total in zip(stage, spent, strict=True) if total <= budget]
+            stages += [chosen or stage[:1]] if stage else []
+        return stages
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def changes(package: str, only: Sequence[str]) -> list[Mutation]:
@@ -101,19 +119,17 @@ def run(
 ) -> Iterator[dict[str, Any]]:
     """Try one after the other."""
     for mutation in chosen:
-        names = tests.reaching(mutation, budget)
-        start, killer = time.monotonic(), ""
-        if names:
-            path = SOURCE / mutation.module
+        stages = tests.reaching(mutation, budget)
+        start, killer, path = time.monotonic(), "", SOURCE / mutation.module
+        for names in stages:
             limit = 20 + 3 * sum(tests.seconds[name] for name in names)
-            killer = tried(path, mutation.apply(path.read_bytes()), names, folder, limit)
-        if killer in tests.seconds:
-            tests.killers[killer] += 1
+            killer = killer or tried(path, mutation.apply(path.read_bytes()), names, folder, limit)
+        tests.count(mutation.module, killer)
         yield {
             "name": mutation.name,
             "line": mutation.line,
             "killer": killer,
-            "tests": len(names),
+            "tests": sum(map(len, stages)),
             "seconds": round(time.monotonic() - start, 2),
         }
 
@@ -124,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--module", action="append", default=[], help="only this one, core/key.py")
     options.add_argument("--sample", type=int, help="so many, drawn by the seed")
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--budget", type=float, default=30.0, help="seconds of tests a mutant")
+    options.add_argument("--budget", type=float, default=15.0, help="seconds of tests a stage")
     options.add_argument("--again", action="store_true", help="try the survivors again")
     options.add_argument("--fresh", action="store_true", help="forget earlier results")
     given = options.parse_args(arguments)
@@ -141,7 +157,8 @@ def main(arguments: list[str] | None = None) -> int:
     prepare()
     with scratch() as folder, kept.open("a") as out:
         tests = tests_of(given.package, folder) if left else Tests({}, {})
-        tests.killers.update(row["killer"] for row in known.values())
+        for row in known.values():
+            tests.count(row["name"].partition(" | ")[0], row["killer"])
         for row in run(left, tests, folder, given.budget):
             known[row["name"]] = row
             print(json.dumps(row), file=out, flush=True)

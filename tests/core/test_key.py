@@ -23,6 +23,7 @@ from neuralmark.core.key import (
     watermark,
 )
 from neuralmark.errors import ParameterError
+from neuralmark.keys.key import Key
 
 PLACEMENT: Placement = (("a.weight", (30, 7)), ("b.weight", (12,)))
 
@@ -288,3 +289,15 @@ def test_other_schemes_draw_numbers_of_deviation_one_around_zero() -> None:
     assert matrix[-1, -1] == np.float32(last / math.sqrt(4 * (65536**2 - 1) / 12))
     assert abs(matrix.mean()) < 0.02
     assert matrix.std() == pytest.approx(1, abs=0.02)
+
+
+def test_what_is_bound_may_be_64_kib_long() -> None:
+    limit = 1 << 16
+    assert Key(Parameters(), bytes(limit), secret=bytes(32), salt=bytes(32)).content == bytes(limit)
+    with pytest.raises(ParameterError, match="content"):
+        Key(Parameters(), bytes(limit + 1), secret=bytes(32), salt=bytes(32))
+
+
+def test_a_transcript_without_a_secret_is_its_beginning() -> None:
+    terms = Terms(Parameters(), PLACEMENT, b"content")
+    assert terms.transcript(b"domain", b"secret") == terms.transcript(b"domain") + b"secret"
