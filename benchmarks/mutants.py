@@ -37,7 +37,7 @@ KEPT = ROOT / ".mutants"
 
 
 @dataclass
-class Tests:
+class Coverage:
     """Which tests run which lines; those that killed before come first."""
 
     lines: dict[str, dict[str, list[str]]]
@@ -87,7 +87,7 @@ def changes(package: str, only: Sequence[str]) -> list[Mutation]:
     return [mutation for some in made for mutation in some]
 
 
-def tests_of(package: str, folder: Path) -> Tests:
+def tests_of(package: str, folder: Path) -> Coverage:
     """Watched anew whenever a file of the package or of its tests changed."""
     files = [f for part in (*TESTS[package], SOURCE / package) for f in (ROOT / part).rglob("*.py")]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
@@ -95,11 +95,11 @@ def tests_of(package: str, folder: Path) -> Tests:
     if kept.exists():
         known = json.loads(kept.read_text())
         if known["digest"] == digest:
-            return Tests(known["lines"], known["seconds"])
+            return Coverage(known["lines"], known["seconds"])
     found = watched([package], TESTS[package], folder)
     kept.write_text(json.dumps({"digest": digest, **found}))
     found = json.loads(kept.read_text())
-    return Tests(found["lines"], found["seconds"])
+    return Coverage(found["lines"], found["seconds"])
 
 
 def results_in(path: Path) -> dict[str, dict[str, Any]]:
@@ -115,7 +115,7 @@ def explained() -> dict[str, str]:
 
 
 def run(
-    chosen: Sequence[Mutation], tests: Tests, folder: Path, budget: float
+    chosen: Sequence[Mutation], tests: Coverage, folder: Path, budget: float
 ) -> Iterator[dict[str, Any]]:
     """Try one after the other."""
     for mutation in chosen:
@@ -156,7 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
     left = [m for m in order if m.name not in known or (m.name in again and m.name not in why)]
     prepare()
     with scratch() as folder, kept.open("a") as out:
-        tests = tests_of(given.package, folder) if left else Tests({}, {})
+        tests = tests_of(given.package, folder) if left else Coverage({}, {})
         for row in known.values():
             tests.count(row["name"].partition(" | ")[0], row["killer"])
         for row in run(left, tests, folder, given.budget):
