@@ -108,10 +108,13 @@ def results_in(path: Path) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in map(json.loads, lines)}
 
 
-def explained() -> dict[str, str]:
-    """Why a survivor is no gap, by its name."""
+def explained(names: Sequence[str]) -> dict[str, str]:
+    """Why a survivor is no gap, by its name; an entry that ends in `*` is for all that begin so."""
     groups = tomllib.loads(EXPLAINED.read_text()).get("group", []) if EXPLAINED.exists() else []
-    return {name: group["why"] for group in groups for name in group["mutants"]}
+    entries = {entry: group["why"] for group in groups for entry in group["mutants"]}
+    starts = {entry[:-1]: why for entry, why in entries.items() if entry.endswith("*")}
+    wide = {name: why for name in names for start, why in starts.items() if name.startswith(start)}
+    return wide | {name: entries[name] for name in names if name in entries}
 
 
 def run(
@@ -151,9 +154,9 @@ def main(arguments: list[str] | None = None) -> int:
     every = changes(given.package, given.module)
     order = random.Random(given.seed).sample(every, len(every))[: given.sample]
     report = Report(f"{len(order)} of {len(every)} mutants of {given.package}", given.json)
-    known, why = results_in(kept), explained()
+    known, why = results_in(kept), explained([mutation.name for mutation in every])
     again = {name for name, row in known.items() if given.again and not row["killer"]}
-    left = [m for m in order if m.name not in known or (m.name in again and m.name not in why)]
+    left = [m for m in order if m.name not in known or m.name in again - set(why)]
     prepare()
     with scratch() as folder, kept.open("a") as out:
         tests = tests_of(given.package, folder) if left else Coverage({}, {})

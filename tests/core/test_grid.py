@@ -603,10 +603,11 @@ def test_no_weight_comes_closer_to_zero_than_the_bottom_or_beyond_the_top() -> N
             assert (new != values).mean() > 0.3
 
 
-def test_a_shift_far_beyond_the_room_fills_it_without_heaps() -> None:
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_shift_far_beyond_the_room_fills_it_without_heaps(sign: int) -> None:
     grid = Grid("float32", 23, 1.0)
-    values = np.random.default_rng(0).uniform(-1.0, 0.9, 20_000).astype(np.float32)
-    new = grid.moved(values, np.full(20_000, 0.6), np.zeros(20_000))
+    values = np.random.default_rng(0).uniform(-0.3, 0.9, 20_000).astype(np.float32)
+    new = sign * grid.moved(sign * values, np.full(20_000, sign * 0.6), np.zeros(20_000))
     moved = values + 0.6 > 1.0
     assert (new[moved] >= values[moved]).all()
     assert (new[moved] <= 1).all()
@@ -651,3 +652,23 @@ def test_moves_in_pieces_are_those_of_the_whole() -> None:
         np.testing.assert_array_equal(
             grid.moved(values[part], shift[part], noise[part]), whole[part]
         )
+
+
+def test_nothing_can_be_moved() -> None:
+    nothing = np.zeros(0, np.float32)
+    for grid in (Grid("float32", 23, 1.0), Grid("bfloat16", 7, 1.0, bottom=0.1)):
+        assert grid.moved(nothing, nothing, nothing).tolist() == []
+
+
+def test_shifts_below_the_last_digit_are_met_on_average() -> None:
+    grid, rng = Grid("float32", 23, 4.0), np.random.default_rng(0)
+    values = rng.uniform(1.0, 2.0, 400_000).astype(np.float32)
+    for shift in (1e-9, -3e-9):
+        new = grid.moved(values, np.full(len(values), shift), rng.random(len(values)))
+        change = new.astype(np.float64) - values
+        assert change.mean() == pytest.approx(shift, abs=5e-10)
+
+
+def test_a_grid_shows_its_kind_not_its_weights() -> None:
+    values = stored(quantised(gaussian(), 4, 64), "F32")
+    assert "array" not in repr(find_grid(values, ROW, 23))
