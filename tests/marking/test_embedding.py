@@ -318,3 +318,11 @@ def test_claims_inside_a_folder_are_found(tmp_path: Path) -> None:
     ((before, _),) = again.others
     assert before.mapping == "names"
     assert before.matched == 256
+
+
+def test_a_mark_in_one_named_tensor_needs_no_claim(tmp_path: Path) -> None:
+    tensors = {f"l{i}.weight": weights(128, 160, seed=i) for i in range(2)}
+    path, key = model(tmp_path / "m.safetensors", **tensors), Key.new(Parameters(160, 320))
+    assert neuralmark.embed(path, key, tensors=["l0.weight"]).warnings == ()
+    (told,) = neuralmark.embed(path, key, tensors=list(tensors)).warnings
+    assert "only with the claim" in told

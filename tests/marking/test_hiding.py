@@ -245,3 +245,11 @@ def test_what_stands_out_at_strength_one_is_refused(monkeypatch: pytest.MonkeyPa
     found: Any = SimpleNamespace(parts=())
     with pytest.raises(InfeasibleError, match=r"0\.61"):
         hiding.hidden_strength(found, found, 2.0, 0)
+
+
+def test_of_no_difference_nothing_is_explained() -> None:
+    parts: Any = SimpleNamespace(parts=(SimpleNamespace(update=None),))
+    assert hiding.explained(parts) == 0
+    some = [SimpleNamespace(update=SimpleNamespace(explained=share)) for share in (0.5, 1.0)]
+    mixed: Any = SimpleNamespace(parts=(*parts.parts, *some))
+    assert hiding.explained(mixed) == 0.75

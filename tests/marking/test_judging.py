@@ -140,3 +140,14 @@ def test_what_is_looked_at_by_claim_is_measured_against_the_claim(tmp_path: Path
     assert whole.coverage.wanted == whole.coverage.in_model == 128 * 128 + 128 + 96 * 128
     assert whole.coverage.unreadable == 96 * 128
     assert whole.coverage.looked_at == 128 * 128
+
+
+def test_margins_without_a_spread_are_told_as_they_are(
+    found: tuple[FileSuspect, Key, Finding],
+) -> None:
+    suspect, key, finding = found
+    flat = replace(finding.reading, within=0.0, pooled=np.zeros(len(finding.reading.pooled)))
+    margins = margins_with(17)
+    verdict = judged((suspect, key, replace(finding, reading=flat)), margins)
+    assert verdict.smallest_margin == margins.min()
+    assert verdict.median_margin == pytest.approx(np.median(margins))
