@@ -68,7 +68,7 @@ class Watcher:
             return (yield)
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
             self.seconds[item.nodeid] = time.perf_counter() - start
             for path, line in self._seen:
                 module = str(Path(path).relative_to(SOURCE))
@@ -151,19 +151,19 @@ def forked(
     told.unlink(missing_ok=True)
     process = os.fork()
     if not process:
-        code = 99
+        status = 99
         try:
             os.setsid()
             with open(scratch / "output.txt", "wb") as out:
                 os.dup2(out.fileno(), 1)
                 os.dup2(out.fileno(), 2)
-            code, answer = action()
+            status, answer = action()
             told.write_text(json.dumps(answer))
         except BaseException:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
-            os._exit(code)
+            os._exit(status)
     deadline = time.monotonic() + limit
     code = _waited(process, deadline)
     with contextlib.suppress(ProcessLookupError):
@@ -200,7 +200,7 @@ def _exchange(path: Path, text: bytes) -> None:
             return compile(text, str(path), "exec", dont_inherit=True)
         return plain(loader, name)
 
-    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
 
 
 def _used() -> int:

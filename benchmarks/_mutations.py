@@ -172,8 +172,8 @@ class _Reader:
                 for left, right in pairwise(values):
                     self.between(left, right, *words)
             case ast.Compare(left=left, ops=ops, comparators=others):
-                for one, op, two in zip([left, *others], ops, others, strict=False):
-                    self.between(one, two, *_COMPARED[type(op)])
+                for one, sign, two in zip([left, *others], ops, others, strict=False):
+                    self.between(one, two, *_COMPARED[type(sign)])
 
     def constant(self, node: ast.Constant, parent: ast.AST) -> None:
         match node.value:

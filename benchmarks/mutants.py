@@ -54,7 +54,8 @@ class Coverage:
 
         Likely killers first, then quick ones, as many as take so many seconds.
         """
-        table, known = self.lines.get(mutation.module, {}), self.killers.get(mutation.module, {})
+        table = self.lines.get(mutation.module, {})
+        known = self.killers.get(mutation.module, Counter[str]())
         lines = map(str, mutation.lines) if mutation.lines else iter(table)
         found = {test for line in lines for test in table.get(line, ())}
         files = Counter({_file(test): 0 for test in found})
@@ -62,7 +63,7 @@ class Coverage:
             files[_file(test)] += kills * (_file(test) in files)
         stem = Path(mutation.module).stem
         likely = max(files, key=lambda file: (files[file], stem in file, file), default="")
-        order = sorted(found, key=lambda test: (-known.get(test, 0), self.seconds[test], test))
+        order = sorted(found, key=lambda test: (-known[test], self.seconds[test], test))
         first = [test for test in order if _file(test) == likely]
         stages: list[list[str]] = []
         for stage in (first, [test for test in order if _file(test) != likely]):

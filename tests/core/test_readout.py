@@ -65,7 +65,7 @@ def test_the_spread_of_pooled_values_is_the_norm_around_their_mean() -> None:
 
 
 def small_mark() -> Mark:
-    matrix = np.arange(32, dtype=np.float32).reshape(8, 4) / 8
+    matrix = (np.arange(32).reshape(8, 4) / 8).astype(np.float32)
     bits, order = np.array([1, 0, 0, 1], np.uint8), np.array([3, 1, 2, 0])
     extra = {"order": order, "noise": np.full(3, 0.1)}
     return Mark(Parameters(4, 8), matrix, bits, extra)

@@ -44,7 +44,8 @@ def attempt_at(path: Path, names: str, *, transposed: bool = False, rows: bool =
 
 def levelled(values: Float) -> Float:
     flat = values.reshape(len(values), -1)
-    return flat / np.sqrt(np.square(flat).mean(axis=1, keepdims=True))
+    sizes: Float = np.sqrt(np.square(flat).mean(axis=1, keepdims=True))
+    return flat / sizes
 
 
 def agrees(reading: Reading, values: Float, carriers: Carriers) -> None:

@@ -1,7 +1,6 @@
 """A first look at tensors: what they hold, and what a shift of their pools costs."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.marking.surveying import Base, Survey, look, pieces, survey
 
 POOLS = 32
+Tensors = dict[str, torch.Tensor]
 
 
 def saved(path: Path, **tensors: torch.Tensor) -> tuple[Checkpoint, list[Tensor]]:
@@ -29,19 +29,19 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> to
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def surveyed(path: Path, base: Base | None = None, **tensors: torch.Tensor) -> Survey:
+def surveyed(path: Path, tensors: Tensors, base: Base | None = None) -> Survey:
     checkpoint, known = saved(path, **tensors)
     total = sum(tensor.info.size for tensor in known)
     return survey(checkpoint, known, Carriers.everything(total, POOLS), base=base)
 
 
-def flat(tensors: Mapping[str, torch.Tensor]) -> npt.NDArray[np.float64]:
+def flat(tensors: Tensors) -> npt.NDArray[np.float64]:
     return np.concatenate([tensors[name].double().reshape(-1).numpy() for name in sorted(tensors)])
 
 
 def test_a_survey_reads_what_verifying_reads(tmp_path: Path) -> None:
     tensors = {"a": normal(700, 800), "b": 3 * normal(64, 64, seed=1) + 1}
-    found = surveyed(tmp_path / "m.safetensors", **tensors)
+    found = surveyed(tmp_path / "m.safetensors", tensors)
     values = flat(tensors)
     chosen = values[: len(values) // POOLS * POOLS].reshape(-1, POOLS)
     pooled = chosen.mean(axis=0)
@@ -54,7 +54,7 @@ def test_a_survey_reads_what_verifying_reads(tmp_path: Path) -> None:
 
 def test_weights_move_in_proportion_to_the_size_of_their_tensor(tmp_path: Path) -> None:
     tensors = {"a": normal(64, 64), "b": 3 * normal(64, 64, seed=1)}
-    found = surveyed(tmp_path / "m.safetensors", **tensors)
+    found = surveyed(tmp_path / "m.safetensors", tensors)
     sizes = [float(tensor.double().square().mean().sqrt()) for tensor in tensors.values()]
     assert [part.reach for part in found.parts] == pytest.approx(sizes)
     each = 64 * 64 // POOLS
@@ -71,13 +71,13 @@ def test_weights_move_in_proportion_to_the_size_of_their_tensor(tmp_path: Path) 
 
 def test_a_tensor_that_cannot_carry_keeps_its_place_and_moves_nothing(tmp_path: Path) -> None:
     tensors = {"a": torch.ones(64, 64), "b": normal(64, 64)}
-    found = surveyed(tmp_path / "m.safetensors", **tensors)
+    found = surveyed(tmp_path / "m.safetensors", tensors)
     stays, moves = found.parts
     assert (stays.grid, stays.reach) == (None, 0.0)
     assert stays.why == "all values are the same"
     assert moves.start == 64 * 64
     np.testing.assert_allclose(found.sums, 128 * moves.reach)
-    nothing = surveyed(tmp_path / "n.safetensors", a=torch.ones(64, 64))
+    nothing = surveyed(tmp_path / "n.safetensors", {"a": torch.ones(64, 64)})
     assert np.isinf(nothing.effort).all()
     assert not nothing.shifts(np.ones(POOLS)).any()
 
@@ -129,16 +129,16 @@ def test_fine_tuning_is_measured_against_the_base(tmp_path: Path) -> None:
     public, tuning = normal(128, 256), 0.01 * normal(128, 256, seed=1)
     checkpoint, _ = saved(tmp_path / "b.safetensors", w=public)
     base = Base.of(checkpoint)
-    (part,) = surveyed(tmp_path / "m.safetensors", base, w=public + tuning).parts
+    (part,) = surveyed(tmp_path / "m.safetensors", {"w": public + tuning}, base).parts
     assert part.update is not None
     assert part.update.size == pytest.approx(float(tuning.square().mean().sqrt()), rel=1e-3)
     assert part.reach == part.update.residual < part.update.size
-    (same,) = surveyed(tmp_path / "s.safetensors", base, w=public).parts
+    (same,) = surveyed(tmp_path / "s.safetensors", {"w": public}, base).parts
     assert (same.grid, same.why) == (None, "it is the base's own")
     for factor, related in ((0.54, True), (0.51, False)):  # differs by 0.85 and 0.96 of its size
-        (part,) = surveyed(tmp_path / "o.safetensors", base, w=factor * public).parts
+        (part,) = surveyed(tmp_path / "o.safetensors", {"w": factor * public}, base).parts
         assert (part.grid is not None) == related
-    (gone,) = surveyed(tmp_path / "g.safetensors", base, v=public).parts
+    (gone,) = surveyed(tmp_path / "g.safetensors", {"v": public}, base).parts
     assert gone.grid is None
 
 
