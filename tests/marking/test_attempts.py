@@ -31,6 +31,8 @@ def test_a_claim_is_read_as_it_is_and_by_rows() -> None:
     assert all(way.gaps == () for way in ways)
     flat: Placement = (("a", (500,)), ("b", (600,)))
     assert [way.by_rows for way in claimed(headers(*flat), flat)] == [False]
+    mixed: Placement = (*flat, ("c", (20, 30)))
+    assert [way.by_rows for way in claimed(headers(*mixed), mixed)] == [False, True]
 
 
 def test_turned_matrices_are_read_turned_only_if_that_finds_more() -> None:

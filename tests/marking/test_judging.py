@@ -11,11 +11,12 @@ import neuralmark
 from neuralmark import Key, Verdict
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.bound import bound_log2, boundary
+from neuralmark.core.carriers import Carriers
 from neuralmark.core.certificate import certified_radius
 from neuralmark.core.key import Float
 from neuralmark.marking.attempts import attempts_for
 from neuralmark.marking.judging import Finding, Looked, judge
-from neuralmark.marking.reading import FileSuspect
+from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Reading
 from neuralmark.marking.verification import best_finding
 from neuralmark.records import Coverage
 
@@ -151,3 +152,41 @@ def test_margins_without_a_spread_are_told_as_they_are(
     verdict = judged((suspect, key, replace(finding, reading=flat)), margins)
     assert verdict.smallest_margin == margins.min()
     assert verdict.median_margin == pytest.approx(np.median(margins))
+
+
+def test_a_matrix_made_elsewhere_matches_but_never_proves(
+    found: tuple[FileSuspect, Key, Finding],
+) -> None:
+    suspect, key, finding = found
+    raw = Key.raw(key.at(finding.attempt.placement).matrix, 1, "strided")
+    for count, status in ((NEEDED, "matches-unproven"), (NEEDED - 1, "not-verified")):
+        verdict = judged((suspect, raw, finding), margins_with(count))
+        assert (verdict.status, verdict.key_kind) == (status, "raw")
+        assert verdict.certified_radius is None
+
+
+def test_nothing_more_is_read_once_the_boundary_for_all_ways_is_reached(
+    found: tuple[FileSuspect, Key, Finding],
+) -> None:
+    suspect, key, _ = found
+    searched = attempts_for(suspect.tensors(), key, None, None)
+    for key_, ways in ((key, 1), (Key.new(QUICK), len(searched))):
+        watched = Watched(suspect.checkpoint, "watched")
+        attempts = attempts_for(watched.tensors(), key_, None, None)
+        best_finding(watched, key_, attempts)
+        assert len(READ) == ways
+        READ.clear()
+
+
+READ: list[Attempt] = []
+
+
+class Watched(FileSuspect):
+    """Notes what is read."""
+
+    def read(
+        self, attempt: Attempt, carriers: Carriers, progress: Progress | None = None
+    ) -> Reading:
+        """As always."""
+        READ.append(attempt)
+        return super().read(attempt, carriers, progress)

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -169,3 +170,6 @@ def test_an_empty_pool_is_refused() -> None:
     assert require_carriers(mark, (("w", (128,)),)).per_pool == 1
     with pytest.raises(TooFewCarriersError, match=r"w \(127\)"):
         require_carriers(mark, (("w", (127,)),))
+    thrice = replace(mark, parameters=replace(parameters, rounds=3))
+    with pytest.raises(TooFewCarriersError, match="tensors of 1,024 weights"):
+        require_carriers(thrice, (("w", (127,)),))

@@ -111,6 +111,7 @@ def test_a_zeroed_tensor_matches_nothing(marked: tuple[Path, Key, Claim], tmp_pa
     verdict = neuralmark.verify(tmp_path / "0.safetensors", key, claim=claim)
     assert verdict.matched == 0
     assert verdict.smallest_margin == 0
+    assert verdict.scaling == "stored"  # of ways that match equally well, the first is told
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
