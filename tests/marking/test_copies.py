@@ -328,3 +328,15 @@ def test_half_as_many_weights_under_other_names_are_too_many(
         with pytest.raises(OutputError, match="other names"):
             refuse_unmarkable(source, folder)
     refuse_unmarkable(source, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(("size", "taken"), [((1 << 20) - 1, True), (1 << 20, False)])
+def test_what_is_small_and_cannot_be_read_is_no_model(folder: Path, size: int, taken: bool) -> None:
+    (folder / "state.bin").write_bytes(b"x" * size)
+    (folder / "large.dat").write_bytes(b"x" * (2 << 20))
+    source = open_checkpoint(folder / "model.safetensors")
+    if taken:
+        refuse_unmarkable(source, folder)
+    else:
+        with pytest.raises(OutputError, match="cannot be read"):
+            refuse_unmarkable(source, folder)

@@ -379,3 +379,15 @@ def test_sixteen_carriers_a_pool_are_enough(tmp_path: Path) -> None:
         path = tmp_path / f"{side}.safetensors"
         save_file({"a.weight": np.zeros((128, side), np.float32)}, path)
         assert fitting_parameters(path, None, None, None)[0].pools == pools
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [(128 * 256, (256, 512, 2)), (128 * 128, (160, 256, 2)), (128 * 100, (160, 200, 2))],
+)
+def test_with_given_rounds_pools_and_bits_give_way(
+    tmp_path: Path, weights: int, expected: tuple[int, int, int]
+) -> None:
+    save_file({"a.weight": np.zeros((weights // 128, 128), np.float32)}, tmp_path / "m.safetensors")
+    fitted, _ = fitting_parameters(tmp_path / "m.safetensors", None, None, 2)
+    assert (fitted.bits, fitted.pools, fitted.rounds) == expected

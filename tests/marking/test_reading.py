@@ -150,6 +150,8 @@ def test_with_one_carrier_a_pool_the_spread_is_that_of_the_pools() -> None:
     assert constant.sigma_z == pytest.approx(14**0.5)
     usual = Reading(Carriers.everything(16, 4), pooled, 3.0, 1.0, {})
     assert usual.sigma_z == pytest.approx(3.0)
+    pairs = Reading(Carriers.everything(8, 4), pooled, 3.0, 1.0, {})
+    assert pairs.sigma_z == pytest.approx(3.0 * 2**0.5)
 
 
 def test_the_same_reading_twice_is_one_trial(tmp_path: Path) -> None:
