@@ -89,18 +89,41 @@ def changes(package: str, only: Sequence[str]) -> list[Mutation]:
 
 
 def tests_of(package: str, folder: Path) -> Coverage:
-    """Watched anew whenever a file of the package or of its tests changed."""
-    files = [f for part in (*TESTS[package], SOURCE / package) for f in (ROOT / part).rglob("*.py")]
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
+    """What each test file reaches; watched anew where it, or the package, changed."""
+    source = _digest(*(SOURCE / package).glob("*.py"))
+    files = [
+        str(f.relative_to(ROOT)) for part in TESTS[package] for f in (ROOT / part).rglob("*.py")
+    ]
+    digests = {name: source + _digest(ROOT / name) for name in sorted(files)}
     kept = KEPT / f"{package}-tests.json"
-    if kept.exists():
-        known = json.loads(kept.read_text())
-        if known["digest"] == digest:
-            return Coverage(known["lines"], known["seconds"])
-    found = watched([package], TESTS[package], folder)
-    kept.write_text(json.dumps({"digest": digest, **found}))
-    found = json.loads(kept.read_text())
-    return Coverage(found["lines"], found["seconds"])
+    known = json.loads(kept.read_text()) if kept.exists() else {}
+    stale = [name for name in digests if known.get(name, {}).get("digest") != digests[name]]
+    found = watched([package], stale, folder) if stale else {"lines": {}, "seconds": {}}
+    for name in stale:
+        known[name] = {"digest": digests[name], "lines": {}, "seconds": {}}
+    for test, seconds in found["seconds"].items():
+        known[_file(test)]["seconds"][test] = seconds
+    for module, table in found["lines"].items():
+        for line, tests in table.items():
+            for test in tests:
+                reached = known[_file(test)]["lines"].setdefault(module, {})
+                reached.setdefault(str(line), []).append(test)
+    kept.write_text(json.dumps({name: known[name] for name in digests}))
+    return _merged([known[name] for name in digests])
+
+
+def _merged(files: Sequence[dict[str, Any]]) -> Coverage:
+    whole = Coverage({}, {})
+    for file in files:
+        whole.seconds.update(file["seconds"])
+        for module, table in file["lines"].items():
+            for line, tests in table.items():
+                whole.lines.setdefault(module, {}).setdefault(line, []).extend(tests)
+    return whole
+
+
+def _digest(*files: Path) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
 
 
 def results_in(path: Path) -> dict[str, dict[str, Any]]:

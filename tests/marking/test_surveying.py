@@ -50,6 +50,12 @@ def test_a_survey_reads_what_verifying_reads(tmp_path: Path) -> None:
     assert found.reading.within == pytest.approx(math.sqrt(around), rel=1e-5)
     assert found.reading.norm == pytest.approx(np.linalg.norm(values), rel=1e-6)
     assert [part.start for part in found.parts] == [0, 700 * 800]
+    checkpoint, known = saved(tmp_path / "m.safetensors", **tensors)
+    steps: list[tuple[str, int, int]] = []
+    carriers = found.reading.carriers
+    survey(checkpoint, known, carriers, progress=lambda *step: steps.append(step))
+    first, total = 4 * 700 * 800, 4 * len(values)
+    assert steps == [("reading", first, total), ("reading", total, total)]
 
 
 def test_weights_move_in_proportion_to_the_size_of_their_tensor(tmp_path: Path) -> None:
