@@ -5,6 +5,7 @@ import json
 import math
 import struct
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -255,8 +256,9 @@ def test_parameters_that_lack_a_part_are_not_filled_in(missing: str) -> None:
     del table[missing]
     with pytest.raises(KeyError):
         Parameters.from_dict(table)
-    with pytest.raises(TypeError):
-        Parameters.from_dict([("bits", 256)])  # type: ignore[arg-type]
+    for no_table in (MappingProxyType(Parameters().to_dict()), [("bits", 256)]):
+        with pytest.raises(TypeError):
+            Parameters.from_dict(no_table)  # type: ignore[arg-type]
 
 
 def test_the_tensor_that_is_listed_twice_is_named() -> None:
