@@ -52,7 +52,7 @@ class Coverage:
     def reaching(self, mutation: Mutation, budget: float) -> list[list[str]]:
         """Tests that run the change: those of the likeliest file, then the rest.
 
-        Likely killers first, then quick ones, as many as take so many seconds.
+        The likeliest killers and the quickest, as many of each as take so many seconds.
         """
         table = self.lines.get(mutation.module, {})
         known = self.killers.get(mutation.module, Counter[str]())
@@ -63,14 +63,21 @@ class Coverage:
             files[_file(test)] += kills * (_file(test) in files)
         stem = Path(mutation.module).stem
         likely = max(files, key=lambda file: (files[file], stem in file, file), default="")
-        order = sorted(found, key=lambda test: (-known[test], self.seconds[test], test))
-        first = [test for test in order if _file(test) == likely]
+        by_kills = sorted(found, key=lambda test: (-known[test], self.seconds[test], test))
+        by_time = sorted(found, key=lambda test: (self.seconds[test], test))
         stages: list[list[str]] = []
-        for stage in (first, [test for test in order if _file(test) != likely]):
-            spent = list(accumulate(self.seconds[test] for test in stage))
-            chosen = [t for t, total in zip(stage, spent, strict=True) if total <= budget]
-            stages += [chosen or stage[:1]] if stage else []
+        for wanted in (True, False):
+            ways = [
+                [t for t in way if (_file(t) == likely) == wanted] for way in (by_kills, by_time)
+            ]
+            chosen = {test for way in ways for test in self._within(way, budget)}
+            stages += [[test for test in ways[0] if test in chosen]] if chosen else []
         return stages
+
+    def _within(self, tests: list[str], budget: float) -> list[str]:
+        """As many as take so many seconds, but one at least."""
+        spent = accumulate(self.seconds[test] for test in tests)
+        return [t for t, total in zip(tests, spent, strict=True) if total <= budget] or tests[:1]
 
 
 def _file(test: str) -> str:
