@@ -96,7 +96,7 @@ def test_what_is_explained_is_the_adapters_share_of_the_energy(
 
 def test_an_eighth_of_the_directions_is_taken_and_64_at_most() -> None:
     rng = np.random.default_rng(0)
-    for rows, columns, rank in ((80, 100, 10), (100, 87, 10), (7, 100, 0), (513, 600, 64)):
+    for rows, columns, rank in ((80, 100, 10), (100, 87, 10), (7, 100, 0), (530, 600, 64)):
         found = update_of(rng.standard_normal(rows * columns), rows)
         assert found.left.shape == (rows, rank)
         assert found.right.shape == (rank, columns)
@@ -118,6 +118,7 @@ def test_nothing_is_explained_where_nothing_changed_or_no_rank_is_looked_for() -
     assert (narrow.size, narrow.residual, narrow.unmoved, narrow.explained) == (1, 1, 0, 0)
     assert narrow.smooth_part(np.array([3, 59])).tolist() == [0, 0]
     assert update_of(np.zeros(0), 1).size == 0
+    assert "array" not in repr(update_of(np.ones(6400), 80))
 
 
 @pytest.mark.parametrize(("unmoved", "sparse"), [(100, False), (101, True)])
@@ -152,5 +153,8 @@ def test_an_auc_counts_pairs() -> None:
     one, two = rng.integers(0, 9, 40).astype(float), rng.integers(3, 12, 30).astype(float)
     pairs = [(a > b) + (a == b) / 2 for a in one for b in two]
     assert auc(one, two) == pytest.approx(sum(pairs) / len(pairs))
-    with pytest.raises(ParameterError):
-        auc([1.0], [np.inf])
+    for clean in ([np.inf], [0.0, np.nan]):
+        with pytest.raises(ParameterError):
+            auc([1.0, 2.0], clean)
+        with pytest.raises(ParameterError):
+            auc(clean, [1.0, 2.0])
