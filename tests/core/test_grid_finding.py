@@ -135,3 +135,17 @@ def test_scales_of_rows_and_groups_are_theirs() -> None:
         anchors = found.multiples.anchors
         assert (anchors // block).tolist() == list(range(scales))
         assert (np.abs(codes.reshape(-1)[anchors]) == 7).all()
+
+
+@pytest.mark.parametrize("place", [10, 70_000, 199_999])
+def test_a_tensor_in_several_pieces_has_one_scale(place: int) -> None:
+    codes = np.random.default_rng(5).integers(-5, 6, 200_000)
+    codes[place] = -7
+    codes[(place + 100_000) % 200_000] = 6
+    found = find_steps((codes * np.float32(0.0123)).astype(np.float32), 100, 23, 0.0)
+    assert found is not None
+    assert found.whole
+    assert found.multiples.anchors.tolist() == [place]
+    assert found.multiples.steps.tolist() == [float(np.float32(0.0123))]
+    assert (found.multiples.lows.tolist(), found.multiples.highs.tolist()) == ([-7], [6])
+    assert found.count(5) == np.count_nonzero(codes == 5)
