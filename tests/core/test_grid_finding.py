@@ -149,3 +149,13 @@ def test_a_tensor_in_several_pieces_has_one_scale(place: int) -> None:
     assert found.multiples.steps.tolist() == [float(np.float32(0.0123))]
     assert (found.multiples.lows.tolist(), found.multiples.highs.tolist()) == ([-7], [6])
     assert found.count(5) == np.count_nonzero(codes == 5)
+
+
+@pytest.mark.parametrize(("most", "scaled"), [(255, True), (256, False)])
+def test_a_scale_has_255_steps_at_most(most: int, scaled: bool) -> None:
+    codes = np.random.default_rng(6).integers(-most, most + 1, 65_536)
+    codes[0] = most
+    found = find_steps((codes * np.float32(0.0123)).astype(np.float32), 256, 23, 0.0)
+    assert (found is not None) == scaled
+    if found is not None:
+        assert found.largest == 255
