@@ -1,13 +1,14 @@
 """What the mutation tester changes, and what it leaves alone."""
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
 from benchmarks._mutations import mutations
-from benchmarks.mutants import Coverage
+from benchmarks.mutants import EXPLAINED, TESTS, Coverage
 
-ROOT = Path(__file__).resolve().parents[2]
+SOURCE_FOLDER = Path(__file__).resolve().parents[2] / "src" / "neuralmark"
 
 SOURCE = '''"""A docstring with 1 + 1."""
 
@@ -59,7 +60,7 @@ def test_lines_tell_which_tests_reach_a_change() -> None:
 
 @pytest.mark.parametrize("package", ["core", "marking"])
 def test_mutants_of_the_library_can_be_compiled(package: str) -> None:
-    for file in sorted((ROOT / "src" / "neuralmark" / package).glob("*.py")):
+    for file in sorted((SOURCE_FOLDER / package).glob("*.py")):
         source = file.read_bytes()
         for mutation in mutations(file.name, source)[::15]:
             assert mutation.apply(source) != source
@@ -78,3 +79,17 @@ def test_likely_killers_and_quick_tests_come_first() -> None:
     assert tests.reaching(first, 5.0) == [["test_m.py::quick"], ["a.py::quick"]]
     tests.count("core/m.py", "a.py::slow")
     assert tests.reaching(first, 10.0)[0] == ["a.py::slow", "a.py::quick"]
+
+
+def test_explanations_are_of_mutants_that_there_are() -> None:
+    names = [
+        mutation.name
+        for package in TESTS
+        for file in sorted((SOURCE_FOLDER / package).glob("*.py"))
+        for mutation in mutations(f"{package}/{file.name}", file.read_bytes())
+    ]
+    for group in tomllib.loads(EXPLAINED.read_text())["group"]:
+        assert group["why"]
+        for entry in group["mutants"]:
+            known = [n for n in names if n == entry or n.startswith(entry.rstrip("*"))]
+            assert known, entry

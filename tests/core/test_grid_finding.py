@@ -159,3 +159,16 @@ def test_a_scale_has_255_steps_at_most(most: int, scaled: bool) -> None:
     assert (found is not None) == scaled
     if found is not None:
         assert found.largest == 255
+
+
+@pytest.mark.parametrize(("share", "refused"), [(0.4, False), (0.6, True), (1.0, True)])
+def test_values_of_which_most_are_from_a_list_are_refused(share: float, refused: bool) -> None:
+    rng = np.random.default_rng(7)
+    values = normal(4000, seed=8)
+    listed = rng.random(4000) < share
+    values[listed] = normal(16, seed=9)[rng.integers(0, 16, 4000)][listed]
+    if refused:
+        with pytest.raises(UnsuitableTensorError, match="short list"):
+            find_grid(values, 50, 23)
+    else:
+        assert find_grid(values, 50, 23).name == "float32"
