@@ -172,3 +172,10 @@ def test_values_of_which_most_are_from_a_list_are_refused(share: float, refused:
             find_grid(values, 50, 23)
     else:
         assert find_grid(values, 50, 23).name == "float32"
+
+
+def test_the_layout_of_the_values_does_not_matter() -> None:
+    wide = short(normal(20_000)).reshape(100, 200)
+    for layout in (wide, wide[:, ::2], wide.T):
+        grid, flat = find_grid(layout, 100, 23), find_grid(layout.reshape(-1).copy(), 100, 23)
+        assert (grid.name, grid.top) == (flat.name, flat.top) == ("bfloat16", grid.top)
