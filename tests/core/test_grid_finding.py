@@ -70,7 +70,9 @@ def test_the_top_is_the_largest_value_on_the_grid() -> None:
 def test_squares_that_vanish_are_refused(dtype: type) -> None:
     least = float(np.sqrt(float(np.finfo(dtype).tiny)))
     file_mantissa = 23 if dtype is np.float32 else 52
-    values = np.random.default_rng(0).uniform(0.5, 1.0, 1000).astype(dtype)
+    values: npt.NDArray[np.floating] = (
+        np.random.default_rng(0).uniform(0.5, 1.0, 1000).astype(dtype)
+    )
     values[0] = 1.0
     assert find_grid((values * dtype(least * 1.001)).astype(dtype), 10, file_mantissa).top > 0
     with pytest.raises(UnsuitableTensorError, match="vanish"):

@@ -45,6 +45,9 @@ def test_turned_matrices_are_read_turned_only_if_that_finds_more() -> None:
     assert [way.transposed for way in most] == [False, True, False, True]
     square: Placement = (("s", (90, 90)), ("t", (90, 90)))
     assert [way.transposed for way in claimed(headers(*square), square)] == [False, False]
+    beside: Placement = (("a", (80, 100)), ("k", (30, 30, 30)))
+    mixed = claimed(headers(("a", (100, 80)), beside[1]), beside)
+    assert [way.transposed for way in mixed] == [False, False]
     kernel: Placement = (("k", (3, 4, 5)),)
     assert claimed(headers(("k", (5, 4, 3))), kernel) == []
 

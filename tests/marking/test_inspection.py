@@ -2,8 +2,10 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from safetensors.numpy import save_file
 from tests.conftest import QUICK, gaussian
@@ -18,7 +20,7 @@ from neuralmark.marking.verification import examine, verify
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    tensors = {
+    tensors: dict[str, npt.NDArray[Any]] = {
         "a.weight": gaussian(128, 128),
         "b.weight": gaussian(96, 128, seed=1),
         "c.bias": gaussian(100, seed=2),
