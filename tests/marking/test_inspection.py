@@ -61,7 +61,7 @@ def test_costs_fall_with_the_root_of_the_weights(path: Path) -> None:
 
 
 def test_what_cannot_be_written_has_no_cost() -> None:
-    usual, strong = (unit_cost(Parameters(8, 64), strength) for strength in (1.0, 2.0))
+    usual, strong = (unit_cost(Parameters(64, 128), strength) for strength in (0.5, 4.0))
     assert usual is not None
     assert strong is not None
     assert 0 < usual < strong

@@ -67,6 +67,8 @@ def test_renamed_tensors_are_not_found(marked: tuple[Path, Key, Claim], tmp_path
     assert verdict.status == "unreadable"
     assert "renamed tensors are not found" in verdict.reason
     assert (verdict.trials, verdict.matched, verdict.bound_log2) == (0, 0, 0.0)
+    told = verdict.margin_histogram
+    assert (sum(told.matched), sum(told.missed)) == (0, 0)
     assert [gap.name for gap in verdict.missing] == [name for name, _ in claim.placement]
     assert verdict.coverage.share == 0.0
 
