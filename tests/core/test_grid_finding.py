@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from neuralmark.core.grid import Grid
 from neuralmark.core.grid_finding import find_grid
 from neuralmark.core.steps import find_steps
 from neuralmark.errors import NonFiniteError, UnsuitableTensorError
@@ -181,3 +182,18 @@ def test_the_layout_of_the_values_does_not_matter() -> None:
     for layout in (wide, wide[:, ::2], wide.T):
         grid, flat = find_grid(layout, 100, 23), find_grid(layout.reshape(-1).copy(), 100, 23)
         assert (grid.name, grid.top) == (flat.name, flat.top) == ("bfloat16", grid.top)
+
+
+def test_the_scale_of_a_tensor_explains_all_its_pieces() -> None:
+    """The first piece has small multiples only, which many scales round to."""
+    codes = np.random.default_rng(10).integers(-100, 101, 200_000)
+    codes[:65_536] = np.sign(codes[:65_536])
+    codes[-1] = 100
+    scale = 0.0123456
+    values = Grid("bfloat16", 7, 9.0).nearest(codes * scale).astype(np.float32)
+    found = find_steps(values, 100, 7, 0.0)
+    assert found is not None
+    assert found.whole
+    (step,) = found.multiples.steps.tolist()
+    again = Grid("bfloat16", 7, 9.0).nearest(codes * step)
+    assert np.mean(again == values) > 0.999
