@@ -569,7 +569,7 @@ def test_around_zero_the_nearest_value_is_a_multiple_of_the_least_step() -> None
     assert Grid("float64", 52, 9.0).nearest(np.array([0.1])).tolist() == [0.1]
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.3, 0.999])
+@pytest.mark.parametrize("noise", [0.0, 0.25, 0.3, 0.999])
 def test_dithering_goes_up_where_noise_and_remainder_reach_one(noise: float) -> None:
     grid, step = Grid("test", 10, 4.0, 2.0**-12), 2.0**-12
     values = np.array([10.0, -10.0, 3.0]) * step
@@ -672,3 +672,41 @@ def test_shifts_below_the_last_digit_are_met_on_average() -> None:
 def test_a_grid_shows_its_kind_not_its_weights() -> None:
     values = stored(quantised(gaussian(), 4, 64), "F32")
     assert "array" not in repr(find_grid(values, ROW, 23))
+
+
+def test_parameters_that_learn_are_moved_too() -> None:
+    values = stored(quantised(gaussian(), 4, 64), "F32")
+    grid = find_grid(values, ROW, 23)
+    live = torch.nn.Parameter(torch.from_numpy(values))
+    noise = np.random.default_rng(1).random(len(values))
+    shift = np.full(len(values), 0.005)
+    new = grid.moved(live, torch.from_numpy(shift), torch.from_numpy(noise))
+    np.testing.assert_array_equal(new.detach().numpy(), grid.moved(values, shift, noise))
+
+
+def test_a_multiple_that_becomes_zero_has_no_sign() -> None:
+    ends = np.array([-3.0]), np.array([3.0])
+    grid = Grid(
+        "multiples", 23, 10.0, multiples=Multiples(2, np.array([0.5]), *ends, np.array([1]))
+    )
+    new = grid.moved(np.array([-0.5, 1.5]), np.array([0.35, 0.0]), np.zeros(2))
+    assert new.tolist() == [0.0, 1.5]
+    assert not np.signbit(new[0])
+
+
+def test_a_shift_that_ends_just_beyond_the_room_uses_all_of_it() -> None:
+    values = np.linspace(0.3, 0.7, 1000).astype(np.float32)
+    for sign in (1, -1):
+        shift = sign * (1.0001 - values.astype(np.float64))
+        new = Grid("float32", 23, 1.0).moved(sign * values, shift, np.full(1000, 0.9))
+        assert (sign * new > 0.999).all()
+
+
+def test_weights_near_the_bottom_still_move_towards_it() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0.25, 0.4, 4000).astype(np.float32)
+    grid = Grid("float32", 23, 2.0, zeros_stay=True, bottom=0.25)
+    new = grid.moved(values, np.full(4000, -0.2), rng.random(4000))
+    assert (new >= 0.25).all()
+    assert (new <= values).all()
+    assert (new < values).mean() > 0.9
