@@ -190,10 +190,11 @@ def test_the_scale_of_a_tensor_explains_all_its_pieces() -> None:
     codes[:65_536] = np.sign(codes[:65_536])
     codes[-1] = 100
     scale = 0.0123456
-    values = Grid("bfloat16", 7, 9.0).nearest(codes * scale).astype(np.float32)
+    exact = np.asarray(codes * scale, np.float64)
+    values = Grid("bfloat16", 7, 9.0).nearest(exact).astype(np.float32)
     found = find_steps(values, 100, 7, 0.0)
     assert found is not None
     assert found.whole
     (step,) = found.multiples.steps.tolist()
-    again = Grid("bfloat16", 7, 9.0).nearest(codes * step)
+    again = Grid("bfloat16", 7, 9.0).nearest(np.asarray(codes * step, np.float64))
     assert np.mean(again == values) > 0.999
