@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := $(VENV)/.demo
 
-.PHONY: demo test quick lint types layers tests docs clean
+.PHONY: demo test quick lint types layers tests mutants docs clean
 
 demo: $(DEMO)
 	$(BIN)/neuralmark demo --output demo-output
@@ -28,6 +28,11 @@ tests: $(INSTALLED)
 # Without what takes minutes (folders marked slow in tests/conftest.py).
 quick: $(INSTALLED)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m 'not slow'
+
+# Which changes of core and marking no test notices (docs/mutation.md); goes on where it stopped.
+mutants: $(INSTALLED)
+	$(BIN)/python -m benchmarks.mutants core --sample 300
+	$(BIN)/python -m benchmarks.mutants marking --sample 300
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py

@@ -45,3 +45,10 @@ def test_bound_is_corrected_for_trials_and_never_above_one() -> None:
     assert bound_log2(256, 226) == pytest.approx(-126.06, abs=0.005)
     assert bound_log2(256, 0, 10) == 0
     assert bound_log2(64, 64) == -64
+
+
+def test_the_shortest_watermark_that_can_prove_needs_every_bit() -> None:
+    assert boundary(128) is None
+    assert boundary(129) == 129
+    assert boundary(129, 2) is None
+    assert boundary(130, 3) == 130

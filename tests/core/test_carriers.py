@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuralmark.core.carriers import Carriers, Listed, expected_per_pool
+from neuralmark.core.carriers import Carriers, Listed, StreamCarriers, expected_per_pool
 from neuralmark.core.key import Filter, Mark, Parameters, Pooling
 from neuralmark.errors import ParameterError
 
@@ -209,3 +209,56 @@ def test_expected_number_is_what_keys_have_on_average() -> None:
         for chosen in ("stream", "tiled")
     ]
     assert abs(np.mean(sizes) / expected_per_pool(200_000, 10, 3) - 1) < 0.1
+
+
+@pytest.mark.parametrize("chosen", ["stream", "tiled"])
+def test_carriers_show_nothing_secret(chosen: Filter) -> None:
+    carriers = carriers_of([1, 0, 1, 1], 100, 1, 4, chosen=chosen)
+    assert carriers.positions().size
+    names = {part.partition("=")[0] for part in repr(carriers).partition("(")[2].split(", ")}
+    assert names <= {"total", "pools", "pooling", "rounds"}
+    assert "array" not in repr(Listed.at(np.arange(8), 40, 4))
+
+
+@pytest.mark.parametrize("chosen", ["stream", "tiled"])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_nothing_lies_beyond_the_last_carrier(chosen: Filter, rounds: int) -> None:
+    bits, total = [1, 0, 1, 1, 0], 1000
+    expected = naive_carriers(bits, total, rounds, 3, chosen)
+    carriers = carriers_of(bits, total, rounds, 3, chosen=chosen)
+    assert carriers.rank(total) == carriers.rank(10 * total) == len(expected)
+    assert carriers.positions(len(expected) - 2, 10 * total).tolist() == expected[-2:]
+    assert carriers.positions(len(expected)).tolist() == []
+    assert carriers.positions(7, 7).tolist() == carriers.positions(9, 7).tolist() == []
+    first, at = carriers.between(total - 200, 3 * total)
+    assert (at + total - 200).tolist() == [place for place in expected if place >= total - 200]
+    assert first == sum(place < total - 200 for place in expected)
+    assert carriers.between(2 * total, 3 * total)[1].tolist() == []
+    assert carriers.between(2 * total, 3 * total)[0] == len(expected)
+
+
+def test_unfiltered_streams_carry_everywhere() -> None:
+    carriers = StreamCarriers.under(np.array([1, 0, 1], np.uint8), 0, 20, 6)
+    assert carriers.positions().tolist() == list(range(18))
+    assert (carriers.rank(7), carriers.rank(19), carriers.survivors) == (7, 18, 20)
+    first, at = carriers.between(5, 30)
+    assert (first, at.tolist()) == (5, list(range(13)))
+
+
+def test_what_is_cut_off_is_less_than_a_carrier_a_pool() -> None:
+    listed = Listed.at(np.array([0, 3, 9, 11, 30, 39]), 40, 4)
+    assert (listed.survivors, listed.size, listed.per_pool) == (6, 4, 1)
+    assert listed.positions().tolist() == [0, 3, 9, 11]
+    assert listed.positions(1, 6).tolist() == [3, 9, 11]
+    assert listed.rank(40) == 4
+
+
+def test_a_private_filter_may_be_empty_but_not_a_table() -> None:
+    assert Listed.at(np.zeros(0, np.int64), 40, 4).size == 0
+    with pytest.raises(ParameterError):
+        Listed.at(np.zeros((1, 1), np.int64), 40, 4)
+
+
+def test_half_of_the_weights_are_expected_to_survive_each_round() -> None:
+    assert expected_per_pool(4096, 4, 0) == 1024
+    assert expected_per_pool(4096, 4, 3) == 128

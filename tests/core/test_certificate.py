@@ -48,3 +48,27 @@ def test_no_smaller_change_undoes_the_verdict_and_attacks_aim_there() -> None:
 def test_nothing_is_certified_below_the_boundary() -> None:
     matrix = np.ones((4, 4), np.float32)
     assert certified_radius(np.array([1.0, -1.0, 1.0, -1.0]), 3, 2, matrix) == 0
+
+
+def radius_of(margins: list[float], needed: int) -> float:
+    """With σ_max(K) = 1/2 and four carriers a pool, a unit of margin is worth 4."""
+    matrix = np.diag([0.5, 0.25, 0.25, 0.25]).astype(np.float32)
+    return certified_radius(np.array(margins), needed, 4, matrix)
+
+
+def test_the_radius_is_the_cheapest_way_to_lose_enough_bits() -> None:
+    assert radius_of([3.0, 4.0, 5.0, 6.0], 4) == pytest.approx(12)
+    assert radius_of([6.0, 4.0, 5.0, 3.0], 3) == pytest.approx(20)
+    assert radius_of([5.0, -1.0, 6.0, 4.0], 3) == pytest.approx(16)
+
+
+def test_a_bit_on_the_border_is_no_match_and_needs_no_push() -> None:
+    assert radius_of([0.0, 3.0, 4.0, 5.0], 3) == pytest.approx(12)
+    assert radius_of([0.0, 3.0, 4.0, 5.0], 4) == 0
+    assert radius_of([0.0, 0.0, 0.0, 5.0], 4) == 0
+
+
+def test_a_matrix_of_small_numbers_has_a_small_singular_value() -> None:
+    matrix = np.full((3, 2), 0.01, np.float32)
+    assert largest_singular_value(matrix) == pytest.approx(0.01 * 6**0.5)
+    assert largest_singular_value(0 * matrix) == 0

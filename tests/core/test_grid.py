@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuralmark.checkpoints.readers.dtypes import rounded
-from neuralmark.core.grid import Grid
+from neuralmark.core.grid import Grid, Multiples
 from neuralmark.core.grid_finding import find_grid
 from neuralmark.core.key import Float
 from neuralmark.errors import NonFiniteError, UnsuitableTensorError
@@ -536,3 +536,177 @@ def test_scales_that_are_not_known_are_refused(kind: str) -> None:
         made = made.transpose(0, 2, 1, 3).reshape(512, 512)
     with pytest.raises(UnsuitableTensorError, match="short list"):
         find_grid(made.astype(np.float32).reshape(-1), 512, 23)
+
+
+def test_a_grid_holds_values_of_so_many_digits_only() -> None:
+    grid = Grid("test", 3, 100.0)
+    values = np.array([1.0, 1.125, 1.0625, 15.0, 17.0, -0.9375, 0.0, 2.0**-30], np.float32)
+    assert grid.holds(values).tolist() == [True, True, False, True, False, True, True, True]
+    stepped = Grid("test", 3, 100.0, 2.0**-4)
+    small = np.array([2.0**-4, 3 * 2.0**-4, 2.0**-5, 1.5 * 2.0**-4, -(2.0**-4)], np.float32)
+    assert stepped.holds(small).tolist() == [True, True, False, False, True]
+    wide = Grid("test", 30, 100.0)
+    doubles = np.array([1 + 2.0**-30, 1 + 2.0**-31, 0.1])
+    assert wide.holds(doubles).tolist() == [True, False, False]
+    single = Grid("float32", 23, 100.0)
+    assert single.holds(np.array([0.5, 0.1])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("mantissa", [0, 3, 7, 10, 23])
+def test_the_nearest_value_is_that_of_rounding_to_even(mantissa: int) -> None:
+    values = np.random.default_rng(mantissa).standard_normal(2000) * 3
+    fraction, exponent = np.frexp(values)
+    unit = 2.0 ** (mantissa + 1)
+    expected = np.ldexp(np.rint(fraction * unit) / unit, exponent)
+    np.testing.assert_array_equal(Grid("test", mantissa, 9.0).nearest(values), expected)
+
+
+def test_around_zero_the_nearest_value_is_a_multiple_of_the_least_step() -> None:
+    grid, step = Grid("test", 3, 9.0, 2.0**-6), 2.0**-6
+    values = np.array([0.4, 0.5, 0.6, 1.5, 7.4, 7.6, 8.4, 9.0, 17.0, -2.6]) * step
+    expected = np.array([0, 0, 1, 2, 7, 8, 8, 9, 16, -3]) * step
+    np.testing.assert_array_equal(grid.nearest(values), expected)
+    assert Grid("float64", 52, 9.0).nearest(np.array([0.1])).tolist() == [0.1]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.25, 0.3, 0.999])
+def test_dithering_goes_up_where_noise_and_remainder_reach_one(noise: float) -> None:
+    grid, step = Grid("test", 10, 4.0, 2.0**-12), 2.0**-12
+    values = np.array([10.0, -10.0, 3.0]) * step
+    places = np.array([10.25, -10.25, 3.75])
+    new = grid.moved(values, places * step - values, np.full(3, noise))
+    up = (np.abs(places) % 1) + noise >= 1
+    expected = np.sign(places) * (np.floor(np.abs(places)) + up)
+    assert (new / step).tolist() == expected.tolist()
+
+
+def test_only_zeros_that_have_to_stay_are_not_movable() -> None:
+    values = np.array([0.0, 0.5, -0.0, -1.0, 0.3], np.float32)
+    stays = Grid("test", 3, 2.0, zeros_stay=True)
+    assert stays.movable(values).tolist() == [False, True, False, True, False]
+    free = Grid("test", 3, 2.0)
+    assert free.movable(values).tolist() == [True, True, True, True, False]
+
+
+def test_no_weight_comes_closer_to_zero_than_the_bottom_or_beyond_the_top() -> None:
+    rng = np.random.default_rng(0)
+    for mantissa in (23, 10):
+        grid = Grid("test", mantissa, 1.0, zeros_stay=True, bottom=0.25)
+        values = rng.uniform(0.25, 1.0, 4000) * rng.choice([-1, 1], 4000)
+        values = grid.nearest(values).astype(np.float32)
+        for shift in (0.4, -0.4, 3.0):
+            new = grid.moved(values, np.full(4000, shift), rng.random(4000))
+            assert np.abs(new).min() >= 0.25
+            assert np.abs(new).max() <= 1.0
+            assert (np.sign(new) == np.sign(values)).all() or abs(shift) >= 0.5
+            assert ((new - values) * shift >= 0).mean() > 0.99
+            assert (new != values).mean() > 0.3
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_shift_far_beyond_the_room_fills_it_without_heaps(sign: int) -> None:
+    grid = Grid("float32", 23, 1.0)
+    values = np.random.default_rng(0).uniform(-0.3, 0.9, 20_000).astype(np.float32)
+    new = sign * grid.moved(sign * values, np.full(20_000, sign * 0.6), np.zeros(20_000))
+    moved = values + 0.6 > 1.0
+    assert (new[moved] >= values[moved]).all()
+    assert (new[moved] <= 1).all()
+    assert (new[moved] > 0.999).mean() < 0.5
+    np.testing.assert_allclose(new[~moved], values[~moved] + np.float32(0.6), atol=1e-6)
+
+
+def test_blocks_are_told_by_position() -> None:
+    steps, lows, highs = np.array([0.5, 2.0]), np.array([-3.0, -1.0]), np.array([3.0, 5.0])
+    multiples = Multiples(4, steps, lows, highs, np.array([1, 6]))
+    local = multiples.at(np.array([0, 3, 4, 7]))
+    assert local.steps.tolist() == [0.5, 0.5, 2.0, 2.0]
+    assert local.lows.tolist() == [-3, -3, -1, -1]
+    assert local.highs.tolist() == [3, 3, 5, 5]
+    assert local.anchors.tolist() == [1, 1, 6, 6]
+    grid = Grid("multiples", 23, 10.0, multiples=multiples)
+    values = np.array([0.5, 1.5, 0.7, 0.0, 2.0, -2.0, 10.0, 4.0])
+    assert grid.movable(values).tolist() == [True, False, False, True, True, True, False, True]
+    pruned = Grid("multiples", 23, 10.0, zeros_stay=True, multiples=multiples)
+    assert not pruned.movable(values)[3]
+    new = grid.moved(values, np.full(8, 1.0), np.zeros(8))
+    assert new.tolist() == [1.5, 1.5, 0.7, 1.0, 2.0, 0.0, 10.0, 4.0]
+    far = grid.moved(values, np.full(8, -9.0), np.zeros(8))
+    assert far.tolist() == [-1.5, 1.5, 0.7, -1.5, -2.0, -2.0, 10.0, -2.0]
+
+
+def test_a_block_with_one_multiple_only_stays() -> None:
+    one = np.array([1.0])
+    multiples = Multiples(3, np.array([0.5]), one, one, np.array([0]))
+    grid = Grid("multiples", 23, 10.0, multiples=multiples)
+    assert not grid.movable(np.full(3, 0.5)).any()
+
+
+def test_moves_in_pieces_are_those_of_the_whole() -> None:
+    values = stored(gaussian(rows=300), "BF16")
+    grid, rng = find_grid(values, ROW, 7), np.random.default_rng(0)
+    shift, noise = rng.standard_normal(len(values)) * 1e-3, rng.random(len(values))
+    whole = grid.moved(values, shift, noise)
+    assert len(values) > 2 * 65536
+    for start in (0, 60_000, 131_072):
+        part = slice(start, start + 10_000)
+        np.testing.assert_array_equal(
+            grid.moved(values[part], shift[part], noise[part]), whole[part]
+        )
+
+
+def test_nothing_can_be_moved() -> None:
+    nothing = np.zeros(0, np.float32)
+    for grid in (Grid("float32", 23, 1.0), Grid("bfloat16", 7, 1.0, bottom=0.1)):
+        assert grid.moved(nothing, nothing, nothing).tolist() == []
+
+
+def test_shifts_below_the_last_digit_are_met_on_average() -> None:
+    grid, rng = Grid("float32", 23, 4.0), np.random.default_rng(0)
+    values = rng.uniform(1.0, 2.0, 400_000).astype(np.float32)
+    for shift in (1e-9, -3e-9):
+        new = grid.moved(values, np.full(len(values), shift), rng.random(len(values)))
+        change = new.astype(np.float64) - values
+        assert change.mean() == pytest.approx(shift, abs=5e-10)
+
+
+def test_a_grid_shows_its_kind_not_its_weights() -> None:
+    values = stored(quantised(gaussian(), 4, 64), "F32")
+    assert "array" not in repr(find_grid(values, ROW, 23))
+
+
+def test_parameters_that_learn_are_moved_too() -> None:
+    values = stored(quantised(gaussian(), 4, 64), "F32")
+    grid = find_grid(values, ROW, 23)
+    live = torch.nn.Parameter(torch.from_numpy(values))
+    noise = np.random.default_rng(1).random(len(values))
+    shift = np.full(len(values), 0.005)
+    new = grid.moved(live, torch.from_numpy(shift), torch.from_numpy(noise))
+    np.testing.assert_array_equal(new.detach().numpy(), grid.moved(values, shift, noise))
+
+
+def test_a_multiple_that_becomes_zero_has_no_sign() -> None:
+    ends = np.array([-3.0]), np.array([3.0])
+    grid = Grid(
+        "multiples", 23, 10.0, multiples=Multiples(2, np.array([0.5]), *ends, np.array([1]))
+    )
+    new = grid.moved(np.array([-0.5, 1.5]), np.array([0.35, 0.0]), np.zeros(2))
+    assert new.tolist() == [0.0, 1.5]
+    assert not np.signbit(new[0])
+
+
+def test_a_shift_that_ends_just_beyond_the_room_uses_all_of_it() -> None:
+    values = np.linspace(0.3, 0.7, 1000).astype(np.float32)
+    for sign in (1, -1):
+        shift = sign * (1.0001 - values.astype(np.float64))
+        new = Grid("float32", 23, 1.0).moved(sign * values, shift, np.full(1000, 0.9))
+        assert (sign * new > 0.999).all()
+
+
+def test_weights_near_the_bottom_still_move_towards_it() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0.25, 0.4, 4000).astype(np.float32)
+    grid = Grid("float32", 23, 2.0, zeros_stay=True, bottom=0.25)
+    new = grid.moved(values, np.full(4000, -0.2), rng.random(4000))
+    assert (new >= 0.25).all()
+    assert (new <= values).all()
+    assert (new < values).mean() > 0.9

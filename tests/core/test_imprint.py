@@ -16,6 +16,7 @@ from neuralmark.core.imprint import (
     doubts,
     goal_of,
     lacking,
+    least_helping,
     settle,
     strength_for,
 )
@@ -267,3 +268,74 @@ def test_weights_at_the_end_of_their_room_are_pushed_harder() -> None:
 
     settle(np.zeros(4), decide, realise)
     assert passes < 30
+
+
+@pytest.mark.parametrize(
+    ("columns", "missing"),
+    [
+        (
+            [[2, 3, 0, -2], [-2, -3, 0, 1], [3, 3, -2, 1], [3, 3, -3, 2], [1, 1, -2, -1]],
+            [-2, -2, 2, 3],
+        ),
+        (
+            [[2, -3, 2, -2], [-3, 2, -1, 3], [3, -1, -2, -3], [-3, 3, -1, 3], [1, -3, 0, -2]],
+            [4, -1, -3, -4],
+        ),
+    ],
+)
+def test_guesses_that_go_in_circles_end(columns: list[list[int]], missing: list[float]) -> None:
+    """Exchanging all wrong guesses at once never ends on these; exchanging one does."""
+    gram = np.transpose(columns) @ np.array(columns, np.float64)
+    needs = np.array(missing, np.float64)
+    weights = least_helping(gram, needs)
+    assert weights is not None
+    slack = gram @ weights - needs
+    assert weights.min() >= 0
+    assert slack.min() >= -1e-12
+    assert np.abs(weights * slack).max() < 1e-12
+    assert 0 < np.count_nonzero(weights) < 4
+
+
+def test_columns_that_depend_on_each_other_are_left_to_the_other_method() -> None:
+    assert least_helping(np.ones((2, 2)), np.array([1.0, 2.0])) is None
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1.0, 1e5])
+def test_the_scale_of_the_weights_decides_nothing(scale: float) -> None:
+    possible, impossible = LeastChange(mark_of(50, 32)), LeastChange(mark_of(61, 32))
+    pooled = pooled_of(32)
+    change = possible.change(scale * pooled, scale * 1.0)
+    np.testing.assert_allclose(change, scale * possible.change(pooled, 1.0), rtol=1e-6)
+    with pytest.raises(InfeasibleError):
+        impossible.change(scale * pooled, scale * 1.0)
+
+
+def test_the_number_of_pools_that_is_just_enough() -> None:
+    effort = np.ones(32)
+    effort[:15] = np.inf
+    LeastChange(mark_of(31, 32), effort)
+    with pytest.raises(InfeasibleError, match="into 17 pools"):
+        LeastChange(mark_of(32, 32), effort)
+
+
+def overshoots(count: int, *, exact: bool | None = None) -> list[float]:
+    """How far ahead of the goal each of so many passes aims."""
+    aimed: list[float] = []
+
+    def decide(pooled: Float, overshoot: float) -> Float | None:
+        aimed.append(overshoot)
+        return None if len(aimed) > count else np.zeros(4)
+
+    given = {} if exact is None else {"exact": exact}
+    settle(np.zeros(4), decide, lambda shift: shift, **given)
+    return aimed
+
+
+def test_what_is_rounded_is_aimed_further_ahead_each_time() -> None:
+    usual = overshoots(5)
+    assert usual == overshoots(5, exact=False)
+    assert 0.005 < usual[0] < 0.01
+    assert usual == sorted(set(usual))
+    exact = overshoots(5, exact=True)
+    assert exact[0] < 1e-5
+    assert exact[1:] == usual[1:]

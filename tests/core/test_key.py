@@ -5,6 +5,7 @@ import json
 import math
 import struct
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from neuralmark.core.key import (
     Parameters,
     Placement,
     Terms,
+    bell_matrix,
     commitment,
     derive,
     fingerprint,
@@ -23,6 +25,7 @@ from neuralmark.core.key import (
     watermark,
 )
 from neuralmark.errors import ParameterError
+from neuralmark.keys.key import Key
 
 PLACEMENT: Placement = (("a.weight", (30, 7)), ("b.weight", (12,)))
 
@@ -163,3 +166,141 @@ def test_an_anchor_digest_of_another_length_is_refused(length: int) -> None:
 def test_a_mark_shows_nothing_secret() -> None:
     mark = derive(bytes(32), Terms(Parameters(16, 8, 1), PLACEMENT))
     assert repr(mark) == f"Mark({mark.parameters})"
+
+
+def test_the_usual_parameters() -> None:
+    usual = Parameters()
+    assert (usual.bits, usual.pools, usual.rounds) == (256, 512, 1)
+    assert (usual.pooling, usual.filter, usual.own) == ("strided", "stream", ())
+    assert Parameters.of() == usual
+
+
+def test_what_is_not_given_follows_from_what_is() -> None:
+    assert Parameters.of(bits=128) == Parameters(128, 512, 1)
+    assert Parameters.of(bits=300) == Parameters(300, 600, 1)
+    assert Parameters.of(bits=300, pools=700, rounds=3) == Parameters(300, 700, 3)
+    assert Parameters.of(filter="tiled") == Parameters(256, 512, 4, filter="tiled")
+    assert Parameters.of(rounds=2, filter="tiled").rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("largest", "beyond"),
+    [
+        ({"bits": 1 << 16, "pools": 1 << 8}, {"bits": (1 << 16) + 1, "pools": 1}),
+        ({"bits": 1 << 8, "pools": 1 << 16}, {"bits": 1, "pools": (1 << 16) + 1}),
+        ({"bits": 1 << 12, "pools": 1 << 12}, {"bits": 1 << 12, "pools": (1 << 12) + 1}),
+        ({"rounds": 64}, {"rounds": 65}),
+    ],
+)
+def test_the_largest_parameters(largest: dict[str, int], beyond: dict[str, int]) -> None:
+    assert Parameters.from_dict(Parameters(**largest).to_dict()) == Parameters(**largest)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError):
+        Parameters(**beyond)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("zero", ["pools", "rounds"])
+def test_only_other_schemes_leave_pools_or_rounds_to_the_tensors(zero: str) -> None:
+    other = Parameters(scheme="other", **{zero: 0})  # type: ignore[arg-type]
+    assert getattr(other, zero) == 0
+    assert getattr(Parameters(**{zero: 1}), zero) == 1  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=zero):
+        Parameters(**{zero: 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("chosen", ["stream", "tiled", "private", "none"])
+def test_other_schemes_may_have_any_filter(chosen: Filter) -> None:
+    assert Parameters(scheme="other", filter=chosen).filter == chosen
+    with pytest.raises(ParameterError):
+        Parameters(scheme="other", filter=f"{chosen}-not")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        (("noise", 0.5), ("steps", -3), ("way", "w" * 64)),
+        (("a" * 32, 1),),
+        tuple((f"setting_{letter}", 1) for letter in "abcdefghijklmnop"),
+    ],
+)
+def test_settings_of_a_scheme_come_back(own: tuple[tuple[str, int | float | str], ...]) -> None:
+    parameters = Parameters(scheme="other", own=own)
+    assert Parameters.from_dict(parameters.to_dict()) == parameters
+    assert all(parameters.setting(name) == value for name, value in own)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        (("way", "w" * 65),),
+        (("a" * 33, 1),),
+        (("Noise", 1),),
+        ((3, 1),),
+        (("bits", 1),),
+        (("filter", "x"),),
+        (("noise", True),),
+        (("noise", None),),
+        (("noise", math.nan),),
+        (("noise", math.inf),),
+        tuple((f"setting_{letter}", 1) for letter in "abcdefghijklmnopq"),
+    ],
+)
+def test_settings_that_are_no_number_or_short_word_are_refused(
+    own: tuple[tuple[str, int | float | str], ...],
+) -> None:
+    with pytest.raises(ParameterError):
+        Parameters(scheme="other", own=own)
+
+
+@pytest.mark.parametrize("missing", ["bits", "pools", "rounds", "pooling", "scheme", "filter"])
+def test_parameters_that_lack_a_part_are_not_filled_in(missing: str) -> None:
+    table = Parameters().to_dict()
+    del table[missing]
+    with pytest.raises(KeyError):
+        Parameters.from_dict(table)
+    for no_table in (MappingProxyType(Parameters().to_dict()), [("bits", 256)]):
+        with pytest.raises(TypeError):
+            Parameters.from_dict(no_table)  # type: ignore[arg-type]
+
+
+def test_the_tensor_that_is_listed_twice_is_named() -> None:
+    with pytest.raises(ParameterError, match=r"b\.weight"):
+        Terms(Parameters(), (("a.weight", (3,)), ("b.weight", (3,)), ("b.weight", (4,))))
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_a_secret_has_32_bytes(length: int) -> None:
+    with pytest.raises(ParameterError, match="32 bytes"):
+        derive(bytes(length), Terms(Parameters(), PLACEMENT))
+
+
+def test_names_of_keys_never_change() -> None:
+    """They stand in claims and registers; computed here with nothing but a hash."""
+
+    def hashed(domain: bytes, size: int) -> str:
+        parts = b"".join(struct.pack("<Q", len(part)) + part for part in (b"salt", b"one", b"two"))
+        return hashlib.shake_256(domain + parts).hexdigest(size)
+
+    body = [b"one", b"two"]
+    assert fingerprint(b"salt", body) == "nm1-" + hashed(b"neuralmark/fingerprint/1", 20)
+    assert commitment(b"salt", body) == hashed(b"neuralmark/commitment/1", 32)
+
+
+def test_other_schemes_draw_numbers_of_deviation_one_around_zero() -> None:
+    matrix = bell_matrix(b"seed", 200, 300)
+    stream = hashlib.shake_256(b"seed").digest(8 * 200 * 300)
+    last = sum(struct.unpack_from("<4H", stream, 8 * (200 * 300 - 1))) - 131070
+    assert matrix[-1, -1] == np.float32(last / math.sqrt(4 * (65536**2 - 1) / 12))
+    assert abs(matrix.mean()) < 0.02
+    assert matrix.std() == pytest.approx(1, abs=0.02)
+
+
+def test_what_is_bound_may_be_64_kib_long() -> None:
+    limit = 1 << 16
+    assert Key(Parameters(), bytes(limit), secret=bytes(32), salt=bytes(32)).content == bytes(limit)
+    with pytest.raises(ParameterError, match="content"):
+        Key(Parameters(), bytes(limit + 1), secret=bytes(32), salt=bytes(32))
+
+
+def test_a_transcript_without_a_secret_is_its_beginning() -> None:
+    terms = Terms(Parameters(), PLACEMENT, b"content")
+    assert terms.transcript(b"domain", b"secret") == terms.transcript(b"domain") + b"secret"

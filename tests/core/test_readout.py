@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from neuralmark.core import readout
-from neuralmark.core.key import Pooling
+from neuralmark.core.key import Mark, Parameters, Pooling
 
 RNG = np.random.default_rng(7)
 VALUES = RNG.standard_normal(24 * 5)
@@ -57,3 +57,32 @@ def test_loss_is_the_textbook_cross_entropy_and_does_not_overflow() -> None:
 def test_a_zero_logit_never_matches() -> None:
     z = np.zeros(4)
     assert not readout.matches(z, np.array([1.0, -1.0, 1.0, -1.0])).any()
+
+
+def test_the_spread_of_pooled_values_is_the_norm_around_their_mean() -> None:
+    assert readout.scatter_unit(np.array([1.0, 2.0, 3.0, 6.0])) == pytest.approx(14**0.5)
+    assert readout.scatter_unit(np.array([101.0, 102.0, 103.0, 106.0])) == pytest.approx(14**0.5)
+
+
+def small_mark() -> Mark:
+    matrix = (np.arange(32).reshape(8, 4) / 8).astype(np.float32)
+    bits, order = np.array([1, 0, 0, 1], np.uint8), np.array([3, 1, 2, 0])
+    extra = {"order": order, "noise": np.full(3, 0.1)}
+    return Mark(Parameters(4, 8), matrix, bits, extra)
+
+
+def test_a_mark_is_known_in_the_precision_of_the_tensor_that_is_read() -> None:
+    known = readout.Known.of(small_mark(), torch.zeros(2, dtype=torch.float16))
+    assert known.matrix.dtype == known.bits.dtype == known.signs.dtype == torch.float16
+    assert known.signs.tolist() == [1, -1, -1, 1]
+    assert known.extra["noise"].dtype == torch.float16
+    assert known.extra["order"].dtype == torch.int64
+    assert known.extra["order"].tolist() == [3, 1, 2, 0]
+    by_numpy = readout.Known.of(small_mark())
+    assert by_numpy.matrix.dtype == by_numpy.bits.dtype == np.float64
+    assert by_numpy.settings == known.settings
+
+
+def test_what_is_known_of_a_mark_is_not_shown() -> None:
+    assert "array" not in repr(readout.Known.of(small_mark()))
+    assert "noise" not in repr(readout.Known.of(small_mark()))

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from neuralmark.core.update import auc, low_rank, update_of
+from neuralmark.core.update import auc, low_rank, noise_law, noise_share, update_of
 from neuralmark.errors import ParameterError
 
 
@@ -70,3 +70,91 @@ def test_weights_that_stayed_are_counted() -> None:
 def test_scores_of_one_kind_only_are_refused(one: list[float], two: list[float]) -> None:
     with pytest.raises(ParameterError):
         auc(one, two)
+
+
+def test_large_matrices_have_the_low_rank_part_of_the_svd_too() -> None:
+    rng = np.random.default_rng(1)
+    matrix = product(600, 700, 3) + 0.01 * rng.standard_normal((600, 700))
+    u, s, v = np.linalg.svd(matrix, full_matrices=False)
+    best = (u[:, :3] * s[:3]) @ v[:3]
+    left, right = low_rank(matrix, 3)
+    assert left.shape == (600, 3)
+    assert np.abs(left @ right - best).max() < 1e-3 * np.abs(best).max()
+    np.testing.assert_allclose(right @ right.T, np.eye(3), atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(120, 400), (400, 120)])
+@pytest.mark.parametrize("energy", [0.25, 1.0, 4.0])
+def test_what_is_explained_is_the_adapters_share_of_the_energy(
+    shape: tuple[int, int], energy: float
+) -> None:
+    adapter, rng = product(*shape, 2).astype(np.float64), np.random.default_rng(4)
+    adapter *= np.sqrt(energy) / np.sqrt(np.square(adapter).mean())
+    found = update_of((adapter + rng.standard_normal(shape)).reshape(-1), shape[0])
+    assert found.explained == pytest.approx(energy / (1 + energy), abs=0.04)
+
+
+def test_an_eighth_of_the_directions_is_taken_and_64_at_most() -> None:
+    rng = np.random.default_rng(0)
+    for rows, columns, rank in ((80, 100, 10), (100, 87, 10), (7, 100, 0), (530, 600, 64)):
+        found = update_of(rng.standard_normal(rows * columns), rows)
+        assert found.left.shape == (rows, rank)
+        assert found.right.shape == (rank, columns)
+
+
+def test_what_is_left_is_what_the_low_rank_part_does_not_hold() -> None:
+    difference = np.random.default_rng(0).standard_normal((80, 100))
+    found = update_of(difference.reshape(-1), 80)
+    rest = difference - found.left @ found.right
+    assert found.residual == pytest.approx(np.sqrt(np.square(rest).mean()))
+    places = np.arange(difference.size)
+    np.testing.assert_allclose(found.smooth_part(places), (difference - rest).reshape(-1))
+
+
+def test_nothing_is_explained_where_nothing_changed_or_no_rank_is_looked_for() -> None:
+    nothing = update_of(np.zeros(6400), 80)
+    assert (nothing.size, nothing.residual, nothing.unmoved, nothing.explained) == (0, 0, 1, 0)
+    narrow = update_of(np.ones(60), 3)
+    assert (narrow.size, narrow.residual, narrow.unmoved, narrow.explained) == (1, 1, 0, 0)
+    assert narrow.smooth_part(np.array([3, 59])).tolist() == [0, 0]
+    assert update_of(np.zeros(0), 1).size == 0
+    assert "array" not in repr(update_of(np.ones(6400), 80))
+
+
+@pytest.mark.parametrize(("unmoved", "sparse"), [(100, False), (101, True)])
+def test_more_than_a_hundredth_at_the_bases_values_is_no_chance(unmoved: int, sparse: bool) -> None:
+    difference = np.ones(10_000)
+    difference[:unmoved] = 0
+    assert update_of(difference, 100).sparse == sparse
+
+
+@pytest.mark.parametrize("shape", [(300, 300), (300, 900)])
+def test_the_law_of_noise_is_that_of_random_matrices(shape: tuple[int, int]) -> None:
+    noise = np.random.default_rng(0).standard_normal(shape)
+    seen = np.sort(np.linalg.svd(noise, compute_uv=False) ** 2 / shape[1])
+    squares, law = noise_law(shape[0] / shape[1])
+    assert (law[0], law[-1]) == (0, 1)
+    assert (np.diff(law) >= 0).all()
+    assert (np.diff(squares) > 0).all()
+    for share in (0.1, 0.5, 0.9):
+        expected = float(np.interp(share, law, squares))
+        assert float(np.quantile(seen, share)) == pytest.approx(expected, rel=0.05, abs=0.01)
+    for rank in (1, 30, 150, 300):
+        held = seen[::-1][:rank].sum() / seen.sum()
+        assert noise_share(*shape, rank) == pytest.approx(held, abs=0.01)
+        assert noise_share(*shape[::-1], rank) == noise_share(*shape, rank)
+
+
+def test_an_auc_counts_pairs() -> None:
+    assert auc([1.0], [0.0]) == 1
+    assert auc([0.0], [1.0]) == 0
+    assert auc([1.0, 1.0], [1.0]) == 0.5
+    rng = np.random.default_rng(0)
+    one, two = rng.integers(0, 9, 40).astype(float), rng.integers(3, 12, 30).astype(float)
+    pairs = [(a > b) + (a == b) / 2 for a in one for b in two]
+    assert auc(one, two) == pytest.approx(sum(pairs) / len(pairs))
+    for clean in ([np.inf], [0.0, np.nan]):
+        with pytest.raises(ParameterError):
+            auc([1.0, 2.0], clean)
+        with pytest.raises(ParameterError):
+            auc(clean, [1.0, 2.0])

@@ -13,7 +13,9 @@ from tests.conftest import QUICK, gaussian, gaussian_model, one_line, sharded_mo
 
 import neuralmark
 from neuralmark import Key
+from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import NeuralMarkError, OutputError, UnknownFormatError
+from neuralmark.marking.copies import refuse_unmarkable
 
 
 @pytest.fixture
@@ -290,3 +292,51 @@ def test_files_from_elsewhere_are_named(folder: Path, key: Key, tmp_path: Path) 
     linked = [warning for warning in result.warnings if "is a link" in warning]
     assert len(linked) == 1
     assert "diary.txt" in linked[0]
+
+
+@pytest.mark.parametrize(("shared", "taken"), [(9, False), (10, True), (15, True)])
+def test_a_tenth_of_the_weights_under_the_same_names_make_it_a_copy(
+    tmp_path: Path, shared: int, taken: bool
+) -> None:
+    """Of 100 rows, so many have the same name in another file; the rest are other weights."""
+    folder = tmp_path / "m"
+    folder.mkdir()
+    rows = {f"row{i}": np.full(200, i, np.float32) for i in range(100)}
+    save_file(rows, folder / "model.safetensors")
+    other = {(n if i < shared else f"other.{n}"): v for i, (n, v) in enumerate(rows.items())}
+    save_file(other, folder / "second.safetensors")
+    source = open_checkpoint(folder / "model.safetensors")
+    if taken:
+        refuse_unmarkable(source, folder)
+    else:
+        with pytest.raises(OutputError, match="other names"):
+            refuse_unmarkable(source, folder)
+
+
+@pytest.mark.parametrize(("rows", "taken"), [(49, True), (50, False)])
+def test_half_as_many_weights_under_other_names_are_too_many(
+    tmp_path: Path, rows: int, taken: bool
+) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    save_file({"w": np.zeros((100, 20), np.float32)}, folder / "model.safetensors")
+    save_file({"v": np.zeros((rows, 20), np.float32)}, folder / "small.safetensors")
+    source = open_checkpoint(folder / "model.safetensors")
+    if taken:
+        refuse_unmarkable(source, folder)
+    else:
+        with pytest.raises(OutputError, match="other names"):
+            refuse_unmarkable(source, folder)
+    refuse_unmarkable(source, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(("size", "taken"), [((1 << 20) - 1, True), (1 << 20, False)])
+def test_what_is_small_and_cannot_be_read_is_no_model(folder: Path, size: int, taken: bool) -> None:
+    (folder / "state.bin").write_bytes(b"x" * size)
+    (folder / "large.dat").write_bytes(b"x" * (2 << 20))
+    source = open_checkpoint(folder / "model.safetensors")
+    if taken:
+        refuse_unmarkable(source, folder)
+    else:
+        with pytest.raises(OutputError, match="cannot be read"):
+            refuse_unmarkable(source, folder)

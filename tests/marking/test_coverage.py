@@ -1,6 +1,7 @@
 """Models of which a part cannot be read: never a plain "not verified", never leftovers marked."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,16 @@ import neuralmark
 from neuralmark import Key
 from neuralmark.checkpoints import TensorInfo
 from neuralmark.errors import UnreadableError
-from neuralmark.marking.coverage import holds_weights, unreadable, weights_of
+from neuralmark.marking.coverage import (
+    holds_weights,
+    of_claim,
+    of_search,
+    require_readable,
+    unreadable,
+    weights_of,
+)
 from neuralmark.marking.placement import catalogue_of
+from neuralmark.records import Gap
 
 State = dict[str, torch.Tensor]
 NAMES = [f"model.layers.{i}.{part}" for i in range(4) for part in ("q_proj", "up_proj")]
@@ -273,3 +282,56 @@ def test_packed_weights_under_another_name_are_named(tmp_path: Path) -> None:
     verdict = neuralmark.verify(tmp_path / "packed.safetensors", key, claim=made.claim)
     assert verdict.status == "unreadable"
     assert "qweight" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("dtype", "each"), [("I8", 1), ("U8", 2), ("I16", 4), ("U16", 4), ("I32", 8), ("U32", 8)]
+)
+def test_every_packed_type_counts_as_what_it_holds(dtype: str, each: int) -> None:
+    assert weights_of(catalogue_of([TensorInfo("l.weight", dtype, (10, 10))])) == 100 * each
+
+
+@pytest.mark.parametrize("size", [64, 65])
+def test_a_few_integers_are_no_weights(size: int) -> None:
+    (tensor,) = catalogue_of([TensorInfo("l.qweight", "I32", (size,))])
+    assert holds_weights(tensor) == (size == 65)
+
+
+def test_tied_weights_count_once() -> None:
+    one, two = catalogue_of([TensorInfo(name, "F32", (10, 10)) for name in ("a", "b")])
+    assert weights_of([one, replace(two, tied=True)]) == 100
+    assert weights_of([one, two]) == 200
+
+
+def test_weights_that_are_read_twice_are_looked_at_once() -> None:
+    infos = [TensorInfo("a", "F32", (10, 10)), TensorInfo("b", "F32", (5, 10))]
+    a, b = catalogue_of([*infos])
+    assert of_search([a, b], [a, b, a], set()).looked_at == 150
+    assert of_search([a, b], [a, b, a], {"a"}).looked_at == 50
+    assert of_search([a, b], [a, b, a], {"a"}).unreadable == 100
+    shared = replace(a, storage=("f", 0)), replace(b, storage=("f", 0))
+    assert of_search([a, b], shared, set()).looked_at == 50
+
+
+def test_of_a_claim_only_what_is_there_counts_as_unreadable() -> None:
+    (a,) = catalogue_of([TensorInfo("a", "F32", (10, 10))])
+    gaps = [Gap("b", 30, "packed", stored=True), Gap("c", 20, "gone"), Gap("d", 7, "too", True)]
+    found = of_claim([a], [a], 157, gaps)
+    assert (found.in_model, found.looked_at, found.wanted, found.unreadable) == (100, 100, 157, 37)
+    assert found.why.startswith("2 tensors; of 'b'")
+
+
+@pytest.mark.parametrize(("lost", "refused"), [(49, False), (50, True)])
+def test_a_twentieth_that_cannot_be_read_is_too_much_to_mark(lost: int, refused: bool) -> None:
+    infos = [
+        TensorInfo("a", "F32", (10_000 - 100 * lost // 10,)),
+        TensorInfo("b", "F4", (lost, 10)),
+    ]
+    tensors = catalogue_of(infos)
+    assert weights_of(tensors) == 10_000
+    if refused:
+        with pytest.raises(UnreadableError, match="5 %"):
+            require_readable(tensors, "model")
+    else:
+        require_readable(tensors, "model")
+    require_readable([], "model")

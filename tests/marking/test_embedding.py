@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from neuralmark import Key, Parameters
 from neuralmark.checkpoints.readers.dtypes import FLOATS
 from neuralmark.errors import (
     InfeasibleError,
+    OutputError,
     ParameterError,
     TooFewCarriersError,
     UnsuitableTensorError,
@@ -293,3 +295,67 @@ def test_auto_marks_tied_weights_once(tmp_path: Path) -> None:
     result = neuralmark.embed(tmp_path / "m.pt", key, tmp_path / "o.pt")
     assert result.tensors == ("a.weight",)
     assert neuralmark.verify(tmp_path / "o.pt", key).verified
+
+
+def refused(why: str, *args: Any, **options: Any) -> None:
+    with pytest.raises(OutputError, match=why):
+        neuralmark.embed(*args, **options)
+
+
+def test_where_the_output_may_not_be(tmp_path: Path) -> None:
+    path, key = model(tmp_path / "m.safetensors"), Key.new(SMALL)
+    before = path.read_bytes()
+    (tmp_path / "link.safetensors").symlink_to(path)
+    for same in (path, tmp_path / "link.safetensors"):
+        refused("the input itself", path, key, same, overwrite=True)
+    refused("exclude each other", path, key, tmp_path / "o.safetensors", in_place=True)
+    other = model(tmp_path / "o.safetensors")
+    refused("exists already", path, key, other)
+    (tmp_path / "folder").mkdir()
+    refused("is a folder", path, key, tmp_path / "folder", overwrite=True)
+    assert path.read_bytes() == before
+    assert neuralmark.embed(path, key, other, overwrite=True).verdict is not None
+
+
+def test_a_folder_is_not_written_into_itself_or_around_itself(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m")
+    key, content = Key.new(SMALL), sorted(path.name for path in folder.rglob("*"))
+    refused("inside the input folder", folder, key, folder / "out")
+    refused("holds the input", folder, key, tmp_path, overwrite=True)
+    assert sorted(path.name for path in folder.rglob("*")) == content
+
+
+def test_a_state_dict_is_not_a_path(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="path of a checkpoint"):
+        neuralmark.embed({"w": weights(4, 4)}, Key.new(SMALL))  # type: ignore[arg-type]
+
+
+def test_claims_inside_a_folder_are_found(tmp_path: Path) -> None:
+    folder, first, second = sharded(tmp_path / "m"), Key.new(SMALL), Key.new(SMALL)
+    known = {n: v for shard in folder.glob("*.safetensors") for n, v in load_file(shard).items()}
+    named = sorted(known, key=lambda name: -known[name].size)[:2]
+    result = neuralmark.embed(
+        folder, first, options=neuralmark.EmbedOptions(tensors=named), in_place=True
+    )
+    assert result.claim is not None
+    claim = next(tmp_path.rglob("*.claim.json"))
+    claim.rename(folder / "neuralmark.claim.json")
+    again = neuralmark.embed(
+        folder, second, tmp_path / "out", options=neuralmark.EmbedOptions(other_keys=[first])
+    )
+    ((before, _),) = again.others
+    assert before.mapping == "names"
+    assert before.matched == 256
+
+
+def test_a_mark_in_one_named_tensor_needs_no_claim(tmp_path: Path) -> None:
+    tensors = {f"l{i}.weight": weights(128, 160, seed=i) for i in range(2)}
+    path, key = model(tmp_path / "m.safetensors", **tensors), Key.new(Parameters(160, 320))
+    assert (
+        neuralmark.embed(path, key, options=neuralmark.EmbedOptions(tensors=["l0.weight"])).warnings
+        == ()
+    )
+    (told,) = neuralmark.embed(
+        path, key, options=neuralmark.EmbedOptions(tensors=list(tensors))
+    ).warnings
+    assert "only with the claim" in told

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import neuralmark
 from neuralmark import Key
 from neuralmark.core.update import auc, low_rank
 from neuralmark.errors import InfeasibleError, ParameterError, UnsuitableTensorError
+from neuralmark.marking import hiding
 from neuralmark.marking.reading import require_carriers
 
 SIDE, LAYERS = 512, 8
@@ -254,3 +256,33 @@ def test_the_command_line_shows_the_exposure(
     missing = call("embed", model, "--key", key, "-o", out, "--force", "--base", tmp_path / "no")
     assert missing.code == 3
     assert "Traceback" not in missing.err
+
+
+@pytest.mark.parametrize(
+    ("most", "slope", "strength"),
+    [(2.0, 0.03, 2.0), (2.0, 0.04, 2.0), (2.0, 0.05, 1.6), (0.5, 0.17, 0.5), (2.0, 0.09, 1.0)],
+)
+def test_the_largest_strength_that_hides_is_taken(
+    monkeypatch: pytest.MonkeyPatch, most: float, slope: float, strength: float
+) -> None:
+    """Where exposure grows with the strength: 0.58 is aimed at, 0.6 at strength 1 is the limit."""
+    monkeypatch.setattr(hiding, "exposure_at", lambda found, solver, at, seed: 0.5 + slope * at)
+    any_: Any = None
+    found = hiding.hidden_strength(any_, any_, most, 0)
+    assert found == pytest.approx(strength, abs=0.02)
+    assert 0.5 + slope * found <= 0.58 or found == min(1.0, most)
+
+
+def test_what_stands_out_at_strength_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hiding, "exposure_at", lambda found, solver, at, seed: 0.5 + 0.11 * at)
+    found: Any = SimpleNamespace(parts=())
+    with pytest.raises(InfeasibleError, match=r"0\.61"):
+        hiding.hidden_strength(found, found, 2.0, 0)
+
+
+def test_of_no_difference_nothing_is_explained() -> None:
+    parts: Any = SimpleNamespace(parts=(SimpleNamespace(update=None),))
+    assert hiding.explained(parts) == 0
+    some = [SimpleNamespace(update=SimpleNamespace(explained=share)) for share in (0.5, 1.0)]
+    mixed: Any = SimpleNamespace(parts=(*parts.parts, *some))
+    assert hiding.explained(mixed) == 0.75

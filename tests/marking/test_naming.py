@@ -15,8 +15,18 @@ import neuralmark
 from neuralmark import Claim, Key, Parameters
 from neuralmark.checkpoints import TensorInfo
 from neuralmark.marking.attempts import claimed, searched
-from neuralmark.marking.naming import MOST_PREFIXES, MOST_TWINS
-from neuralmark.marking.placement import catalogue_of
+from neuralmark.marking.naming import (
+    ADDED,
+    MOST_PREFIXES,
+    MOST_TWINS,
+    Renaming,
+    by_canonical,
+    renamings,
+    views,
+    with_prefixes,
+    without_prefixes,
+)
+from neuralmark.marking.placement import Tensor, catalogue_of
 
 SMALL = Parameters(bits=256, pools=512, rounds=1)
 Tensors = dict[str, npt.NDArray[np.float32]]
@@ -229,3 +239,75 @@ def test_many_decoy_prefixes_hide_nothing(
     assert told.coverage.share <= 1
     assert told.trials == (4 if aliased else 20)
     assert neuralmark.verify(file, key).verified
+
+
+def headers(*names: str, shape: tuple[int, ...] = (96, 128)) -> list[Tensor]:
+    return catalogue_of([TensorInfo(name, "F32", shape) for name in names])
+
+
+def test_a_renaming_adds_or_removes_one_prefix() -> None:
+    assert Renaming().suspects("a.b") == "a.b"
+    assert Renaming(added="x.").suspects("a.b") == "x.a.b"
+    assert Renaming(removed="a.").suspects("a.b") == "b"
+    assert Renaming(removed="a.").suspects("b.a.b") is None
+    told = [renaming.mapping for renaming in (Renaming(), Renaming("x."), Renaming("", "x."))]
+    assert told == ["names", "prefix", "prefix"]
+
+
+def test_prefixes_are_ranked_by_the_weights_they_find() -> None:
+    placement = (("a.w", (96, 128)), ("b.w", (96, 128)), ("in.c.w", (96, 128)))
+    known = headers("x.a.w", "y.a.w", "y.b.w", "c.w", "z.a.w.v", "x.x.a.w")
+    found = renamings(by_canonical(known), placement)
+    assert found == [
+        Renaming(),
+        Renaming(added="y."),
+        Renaming(removed="in."),
+        Renaming(added="x."),
+        Renaming(added="x.x."),
+    ]
+
+
+def test_prefixes_count_where_the_shape_is_the_same_or_turned() -> None:
+    placement = (("a.w", (96, 128)), ("k", (3, 4, 5)))
+    for shape, found in (((96, 128), True), ((128, 96), True), ((96, 127), False)):
+        known = headers("x.a.w", shape=shape)
+        assert (Renaming(added="x.") in renamings(by_canonical(known), placement)) == found
+    turned = headers("x.k", shape=(5, 4, 3))
+    assert renamings(by_canonical(turned), placement) == [Renaming()]
+
+
+def test_parts_of_a_model_are_tried_as_models_of_their_own() -> None:
+    known = headers("m.text.0.w", "m.text.1.w", "m.image.w", "head.w", "head.v")
+    parts = [[tensor.name for tensor in view] for view in without_prefixes(known)]
+    assert parts == [
+        ["text.0.w", "text.1.w", "image.w"],
+        ["w", "v"],
+        ["0.w", "1.w"],
+    ]
+
+
+def test_a_part_has_several_tensors_and_a_64th_of_the_weights() -> None:
+    large = headers("large.a", "large.b", shape=(62, 100))
+    for side, tried in ((100, True), (98, False)):
+        small = headers("small.a", "small.b", shape=(1, side))
+        names = {view[0].name for view in without_prefixes([*large, *small])}
+        assert len(list(without_prefixes([*large, *small]))) == 1 + tried
+        assert names == {"a"}
+    assert [len(view) for view in without_prefixes(headers("one.a", "two.b", "two.c"))] == [2]
+
+
+def test_a_model_is_tried_as_the_inner_part_of_a_larger_one() -> None:
+    views = [view[0].name for view in with_prefixes(headers("layers.0.w"))]
+    assert views == [f"{prefix}layers.0.w" for prefix in ADDED]
+    inner = [view[0].name for view in with_prefixes(headers("model.layers.0.w"))]
+    assert inner == [f"{prefix}model.layers.0.w" for prefix in ADDED[1:]]
+
+
+def test_tensors_of_one_name_are_taken_by_their_wrapper() -> None:
+    known = headers("module.a", "a", "module.b", "b", "c")
+    chosen = [[tensor.info.name for tensor in view] for view in views(known)]
+    assert chosen[:2] == [["a", "b", "c"], ["module.a", "module.b", "c"]]
+    assert sorted(map(tuple, chosen[2:])) == [("a", "module.b", "c"), ("module.a", "b", "c")]
+    assert [[t.info.name for t in view] for view in views(headers("x", "module.y"))] == [
+        ["x", "module.y"]
+    ]

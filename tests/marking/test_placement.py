@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from neuralmark import schemes
 from neuralmark.checkpoints import TensorInfo
 from neuralmark.core.key import Filter, Parameters
 from neuralmark.errors import (
@@ -23,6 +24,7 @@ from neuralmark.marking.placement import (
     canonical_name,
     catalogue_of,
     fitting_parameters,
+    listed,
     natural,
     select,
 )
@@ -275,5 +277,117 @@ def test_parameters_are_fitted_to_small_models(
     assert (fitted.bits, fitted.pools, fitted.rounds) == expected
     assert fitted.filter == filter_
     assert f"{fitted.pools} pools" in why
-    with pytest.raises(TooFewCarriersError, match="larger model"):
+    with pytest.raises(TooFewCarriersError, match=r"need 2,097,152 weights .* larger model"):
         fitting_parameters(tmp_path / "m.safetensors", 256, 65536, None, filter_)
+
+
+def test_tensors_of_8192_weights_in_two_dimensions_are_the_smallest() -> None:
+    shapes = {"a": (64, 128), "b": (1, 8192), "c": (8192,), "d": (64, 127), "e": (2, 64, 64)}
+    infos = [TensorInfo(f"{name}.weight", "F32", shape) for name, shape in shapes.items()]
+    assert chosen(infos, Parameters(8, 16)) == ["a.weight", "b.weight", "e.weight"]
+    assert auto(catalogue_of(infos[2:4]), Parameters(8, 16)).tensors == ()
+
+
+def test_equal_sizes_are_taken_in_the_order_of_their_names() -> None:
+    infos = [TensorInfo(f"l.{i}.weight", "F32", (512, 512)) for i in (10, 2, 1)]
+    infos.append(TensorInfo("l.0.weight", "F32", (64, 128)))
+    assert chosen(infos, Parameters(8, 16), "quick") == ["l.1.weight", "l.2.weight"]
+
+
+@pytest.mark.parametrize(
+    ("name", "edge"),
+    [
+        ("head.weight", True),
+        ("model.head.weight", True),
+        ("transformer.head.weight", True),
+        ("model.score", False),
+        ("encoder.head.weight", False),
+        ("Classifier.weight", True),
+        ("blocks.0.norm.a.b.weight", False),
+        ("blocks.0.norm.a.weight", True),
+        ("blocks.0.normal.weight", True),
+        ("blocks.0.proj.weight", False),
+    ],
+)
+def test_edges_are_told_by_their_names(name: str, edge: bool) -> None:
+    shape = (128, 128)
+    infos = [TensorInfo(name, "F32", shape), TensorInfo("blocks.9.inner.weight", "F32", shape)]
+    assert (name in chosen(infos)) != edge
+
+
+def test_schemes_for_single_tensors_take_the_largest_that_fits() -> None:
+    infos = [TensorInfo(f"l.{i}.weight", "F32", (128 * i, 128)) for i in (1, 3, 2)]
+    parameters = schemes.parameters("vanillamark", bits=64)
+    assert not schemes.get("vanillamark").spreads(parameters)
+    assert chosen(infos, parameters) == ["l.3.weight"]
+    assert chosen([], parameters) == []
+
+
+@pytest.mark.parametrize("given", [None, "auto"])
+def test_no_list_of_tensors_is_no_choice(given: str | None) -> None:
+    assert listed(given) is None
+
+
+def test_lists_of_tensors_as_callers_give_them() -> None:
+    assert listed("a.weight") == ["a.weight"]
+    assert listed(("a", "b")) == ["a", "b"]
+    for wrong in ([], {"a": 1}, ["a", 3], 7):
+        with pytest.raises(ParameterError):
+            listed(wrong)
+
+
+@pytest.mark.parametrize("end", ["_scale_inv", "_scale", "_scales", ".scale", ".scales"])
+def test_scaled_float8_is_told_by_its_scales(end: str) -> None:
+    infos = [
+        TensorInfo("a.weight", "F8_E4M3", (512, 512)),
+        TensorInfo(f"a.weight{end}", "F32", (4, 4)),
+        TensorInfo("b.weight", "F16", (512, 512)),
+        TensorInfo(f"b.weight{end}", "F32", (4, 4)),
+    ]
+    scaled, scale, plain, _ = catalogue_of(infos)
+    assert "dequantise" in (scaled.obstacle or "")
+    assert "not weights" in (scale.obstacle or "")
+    assert plain.obstacle is None
+
+
+@pytest.mark.parametrize(("size", "hint"), [(64, False), (65, True)])
+@pytest.mark.parametrize("dtype", ["I8", "U8", "I32", "U32"])
+def test_integers_in_number_may_be_quantised_weights(size: int, hint: bool, dtype: str) -> None:
+    (tensor,) = catalogue_of([TensorInfo("a.weight", dtype, (size,))])
+    assert tensor.obstacle is not None
+    assert ("dequantise" in tensor.obstacle) == hint
+    (plain,) = catalogue_of([TensorInfo("a.weight", "I64", (size,))])
+    assert "dequantise" not in (plain.obstacle or "")
+
+
+def test_leading_zeros_do_not_change_the_order_of_numbers() -> None:
+    names = ["l.010", "l.9", "l.09", "l.1", "l.x", "l.0"]
+    assert sorted(names, key=natural) == ["l.0", "l.1", "l.09", "l.9", "l.010", "l.x"]
+
+
+def test_parameters_that_are_given_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    save_file({"a.weight": np.zeros((600, 600), np.float32)}, path)
+    fitted, _ = fitting_parameters(path, 300, None, None)
+    assert (fitted.bits, fitted.pools, fitted.rounds) == (300, 600, 1)
+    fitted, _ = fitting_parameters(path, None, 400, 3)
+    assert (fitted.bits, fitted.pools, fitted.rounds) == (256, 400, 3)
+
+
+def test_sixteen_carriers_a_pool_are_enough(tmp_path: Path) -> None:
+    for side, pools in ((128, 512), (127, 320)):
+        path = tmp_path / f"{side}.safetensors"
+        save_file({"a.weight": np.zeros((128, side), np.float32)}, path)
+        assert fitting_parameters(path, None, None, None)[0].pools == pools
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [(128 * 256, (256, 512, 2)), (128 * 128, (160, 256, 2)), (128 * 100, (160, 200, 2))],
+)
+def test_with_given_rounds_pools_and_bits_give_way(
+    tmp_path: Path, weights: int, expected: tuple[int, int, int]
+) -> None:
+    save_file({"a.weight": np.zeros((weights // 128, 128), np.float32)}, tmp_path / "m.safetensors")
+    fitted, _ = fitting_parameters(tmp_path / "m.safetensors", None, None, 2)
+    assert (fitted.bits, fitted.pools, fitted.rounds) == expected

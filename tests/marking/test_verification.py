@@ -69,6 +69,8 @@ def test_renamed_tensors_are_not_found(marked: tuple[Path, Key, Claim], tmp_path
     assert verdict.status == "unreadable"
     assert "renamed tensors are not found" in verdict.reason
     assert (verdict.trials, verdict.matched, verdict.bound_log2) == (0, 0, 0.0)
+    told = verdict.margin_histogram
+    assert (sum(told.matched), sum(told.missed)) == (0, 0)
     assert [gap.name for gap in verdict.missing] == [name for name, _ in claim.placement]
     assert verdict.coverage.share == 0.0
 
@@ -113,6 +115,7 @@ def test_a_zeroed_tensor_matches_nothing(marked: tuple[Path, Key, Claim], tmp_pa
     verdict = neuralmark.verify(tmp_path / "0.safetensors", key, claim=claim)
     assert verdict.matched == 0
     assert verdict.smallest_margin == 0
+    assert verdict.scaling == "stored"  # of ways that match equally well, the first is told
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -1,0 +1,95 @@
+"""What the mutation tester changes, and what it leaves alone."""
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+from benchmarks._mutations import mutations
+from benchmarks.mutants import EXPLAINED, TESTS, Coverage
+
+SOURCE_FOLDER = Path(__file__).resolve().parents[2] / "src" / "neuralmark"
+
+SOURCE = '''"""A docstring with 1 + 1."""
+
+LIMIT = 3
+
+
+@cache(size=4)
+def clipped(x: "int | float" = 0, *, ü: bytes = b"a") -> int:
+    """Another one: 2 < 3."""
+    assert x < 9, "not 7"
+    if x > LIMIT and not ü:
+        raise ValueError(f"{x + 1} is too much")
+    x = min(x, LIMIT)
+    return -x if x == "é" else x  # 5
+'''
+
+
+def changed(source: str) -> set[str]:
+    made = mutations("m.py", source.encode())
+    return {mutation.apply(source.encode()).decode() for mutation in made}
+
+
+def test_one_thing_is_changed_at_a_time() -> None:
+    expected = {
+        SOURCE.replace("LIMIT = 3", "LIMIT = (3 + 1)"),
+        SOURCE.replace("= 0,", "= (0 + 1),"),
+        SOURCE.replace('= b"a"', "= b'aX'"),
+        SOURCE.replace("if x > LIMIT and not ü:", "if (not (x > LIMIT and not ü)):"),
+        SOURCE.replace("> LIMIT", ">= LIMIT"),
+        SOURCE.replace("and not ü", "or not ü"),
+        SOURCE.replace("not ü", "(ü)"),
+        SOURCE.replace('raise ValueError(f"{x + 1} is too much")', "pass"),
+        SOURCE.replace("x = min(x, LIMIT)", "pass"),
+        SOURCE.replace("min(", "max("),
+        SOURCE.replace("-x if", "(x) if"),
+        SOURCE.replace('if x == "é" else', 'if (not (x == "é")) else'),
+        SOURCE.replace('x == "é"', 'x != "é"'),
+        SOURCE.replace('"é"', "'éX'"),
+    }
+    assert changed(SOURCE) == expected
+
+
+def test_lines_tell_which_tests_reach_a_change() -> None:
+    made = mutations("m.py", SOURCE.encode())
+    for mutation in made:
+        assert mutation.lines == (frozenset({mutation.line}) if mutation.line > 7 else set())
+    assert len({mutation.name for mutation in made}) == len(made)
+
+
+@pytest.mark.parametrize("package", ["core", "marking"])
+def test_mutants_of_the_library_can_be_compiled(package: str) -> None:
+    for file in sorted((SOURCE_FOLDER / package).glob("*.py")):
+        source = file.read_bytes()
+        for mutation in mutations(file.name, source)[::15]:
+            assert mutation.apply(source) != source
+            ast.parse(mutation.apply(source))
+
+
+def test_likely_killers_and_quick_tests_come_first() -> None:
+    first = next(m for m in mutations("core/m.py", SOURCE.encode()) if m.line == 12)
+    names = ["a.py::slow", "a.py::quick", "test_m.py::slow", "test_m.py::quick", "b.py::else"]
+    seconds = dict(zip(names, (9.0, 1.0, 8.0, 2.0, 3.0), strict=True))
+    tests = Coverage({"core/m.py": {"12": names[:4], "9": names[4:]}}, seconds)
+    assert tests.reaching(first, 10.0) == [
+        ["test_m.py::quick", "test_m.py::slow"],
+        ["a.py::quick", "a.py::slow"],
+    ]
+    assert tests.reaching(first, 5.0) == [["test_m.py::quick"], ["a.py::quick"]]
+    tests.count("core/m.py", "a.py::slow")
+    assert tests.reaching(first, 10.0)[0] == ["a.py::slow", "a.py::quick"]
+
+
+def test_explanations_are_of_mutants_that_there_are() -> None:
+    names = [
+        mutation.name
+        for package in TESTS
+        for file in sorted((SOURCE_FOLDER / package).glob("*.py"))
+        for mutation in mutations(f"{package}/{file.name}", file.read_bytes())
+    ]
+    for group in tomllib.loads(EXPLAINED.read_text())["group"]:
+        assert group["why"]
+        for entry in group["mutants"]:
+            known = [n for n in names if n == entry or n.startswith(entry.rstrip("*"))]
+            assert known, entry

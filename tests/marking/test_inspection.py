@@ -1,0 +1,111 @@
+"""What a model offers: carriers, costs and grids, told without writing anything."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from safetensors.numpy import save_file
+from tests.conftest import QUICK, gaussian
+
+import neuralmark
+from neuralmark import Key, Parameters
+from neuralmark.checkpoints import open_checkpoint
+from neuralmark.marking.inspection import unit_cost
+from neuralmark.marking.reading import FileSuspect
+from neuralmark.marking.verification import examine, verify
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    tensors: dict[str, npt.NDArray[Any]] = {
+        "a.weight": gaussian(128, 128),
+        "b.weight": gaussian(96, 128, seed=1),
+        "c.bias": gaussian(100, seed=2),
+        "d.qweight": np.ones((60, 60), np.int8),
+        "e.weight": np.full((128, 128), np.nan, np.float32),
+    }
+    save_file(tensors, tmp_path / "m.safetensors")
+    return tmp_path / "m.safetensors"
+
+
+def test_carriers_are_expected_or_counted(path: Path) -> None:
+    expected = {
+        row.name: row
+        for row in neuralmark.inspect(
+            path, options=neuralmark.InspectOptions(parameters=QUICK)
+        ).rows
+    }
+    a, c, d = (expected[name] for name in ("a.weight", "c.bias", "d.qweight"))
+    assert a.weights_per_pool == 128 * 128 / 2 / 320
+    assert a.carriers == int(128 * 128 / 2 / 320) * 320
+    assert (c.weights_per_pool, c.carriers, c.cost_percent) == (100 / 2 / 320, 0, None)
+    assert (d.carriers, d.cost_percent, d.chosen) == (None, None, False)
+    key = Key.new(QUICK)
+    counted = neuralmark.inspect(path, key)
+    assert counted.exact
+    assert counted.auto == ("a.weight", "b.weight", "e.weight")
+    row = next(row for row in counted.rows if row.name == "b.weight")
+    assert row.carriers is not None
+    assert row.carriers % 320 == 0
+    assert abs(row.carriers - 96 * 64) < 700
+
+
+def test_costs_fall_with_the_root_of_the_weights(path: Path) -> None:
+    rows = {
+        row.name: row
+        for row in neuralmark.inspect(
+            path, options=neuralmark.InspectOptions(parameters=QUICK)
+        ).rows
+    }
+    a, b = rows["a.weight"].cost_percent, rows["b.weight"].cost_percent
+    assert a is not None
+    assert b is not None
+    assert b / a == pytest.approx(math.sqrt(128 / 96))
+    weak, strong = (
+        neuralmark.inspect(path, options=neuralmark.InspectOptions(parameters=QUICK, strength=s))
+        for s in (0.5, 2.0)
+    )
+    assert weak.auto_cost_percent is not None
+    assert strong.auto_cost_percent is not None
+    assert weak.auto_cost_percent < strong.auto_cost_percent
+
+
+def test_what_cannot_be_written_has_no_cost() -> None:
+    usual, strong = (unit_cost(Parameters(64, 128), strength) for strength in (0.5, 4.0))
+    assert usual is not None
+    assert strong is not None
+    assert 0 < usual < strong
+    assert unit_cost(Parameters(64, 32), 1.0) is None
+    assert unit_cost(Parameters(8, 64, scheme="votemark"), 1.0) is None
+
+
+def test_grids_and_what_is_not_finite_are_told_of_chosen_tensors(path: Path) -> None:
+    steps: list[tuple[str, int, int]] = []
+    found = neuralmark.inspect(
+        path,
+        options=neuralmark.InspectOptions(parameters=QUICK),
+        progress=lambda *step: steps.append(step),
+    )
+    rows = {row.name: row for row in found.rows}
+    assert rows["a.weight"].grid == rows["b.weight"].grid == "float32"
+    assert rows["c.bias"].grid is None
+    assert "NaN" in (rows["e.weight"].obstacle or "")
+    total = 2 * 128 * 128 + 96 * 128
+    assert steps[-1] == ("reading", total, total)
+    assert [done for _, done, _ in steps] == sorted({done for _, done, _ in steps})
+    headers = neuralmark.inspect(
+        path, options=neuralmark.InspectOptions(parameters=QUICK, weights=False)
+    )
+    assert all(row.grid is None for row in headers.rows)
+
+
+def test_whole_files_are_digested_on_request_only(path: Path) -> None:
+    key = Key.new(QUICK)
+    suspect = FileSuspect(open_checkpoint(path), "m")
+    assert examine(suspect, key, tensors=["a.weight"]).checkpoint_digest.files is None
+    assert verify(path, key, tensors=["a.weight"]).checkpoint_digest.files is None
+    whole = verify(path, key, tensors=["a.weight"], full_digest=True).checkpoint_digest
+    assert list(whole.files or {}) == [path.name]

@@ -1,0 +1,95 @@
+"""Marks inside an adapter's span: the solver, the directions, and what a quarter buys."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from neuralmark.core.grid import Grid
+from neuralmark.core.imprint import goal_of
+from neuralmark.core.update import update_of
+from neuralmark.errors import InfeasibleError
+from neuralmark.marking.spanning import Span, SpanSolver, _affordable
+from neuralmark.marking.surveying import MarkedPart
+
+
+def solver(bits: int = 6, pools: int = 12) -> SpanSolver:
+    half_spaces = np.random.default_rng(0).standard_normal((pools, bits))
+    return SpanSolver(half_spaces, half_spaces.T @ half_spaces)
+
+
+def test_a_change_gives_every_bit_its_margin_and_no_more_than_needed() -> None:
+    solve, pooled = solver(), np.random.default_rng(1).standard_normal(12)
+    change = solve.change(pooled, 2.0)
+    reached = solve.margins(pooled + change)
+    assert reached.min() == pytest.approx(2.0)
+    held = pooled + solve.change(pooled, 3.0)
+    assert not solve.change(held, 2.9).any()
+    goal = goal_of(pooled, 1.5)
+    assert solve.cost(pooled, 1.5) == pytest.approx(np.linalg.norm(solve.change(pooled, goal)))
+    strong = pooled + solve.change(pooled, 50.0)
+    assert solve.cost(strong, 0.1) == 0
+    assert "array" not in repr(solve)
+
+
+def test_a_span_that_lets_nothing_through_is_too_small() -> None:
+    half_spaces = np.random.default_rng(0).standard_normal((12, 3))
+    with pytest.raises(InfeasibleError, match="span"):
+        SpanSolver(half_spaces, np.zeros((3, 3))).change(np.zeros(12), 1.0)
+
+
+def part_of(difference: Any) -> MarkedPart:
+    update = update_of(difference.reshape(-1), len(difference))
+    return MarkedPart(cast("Any", None), 0, Grid("float32", 23, 9.0), 1.0, update=update)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 5])
+def test_directions_are_those_that_stand_out_of_the_rounding(rank: int) -> None:
+    rng = np.random.default_rng(2)
+    adapter = rng.standard_normal((200, rank)) @ rng.standard_normal((rank, 160))
+    span = Span.of(part_of(adapter + 0.01 * rng.standard_normal((200, 160))))
+    assert (0 if span is None else len(span.right)) == rank
+    if span is not None:
+        assert span.left.shape == (200, rank)
+        assert np.abs(span.left @ span.right - adapter).max() < 0.1
+
+
+def test_a_direction_counts_from_twice_the_edge_of_the_noise() -> None:
+    rng = np.random.default_rng(3)
+    noise = rng.standard_normal((200, 160))
+    one, two = (np.linalg.qr(rng.standard_normal((n, 1)))[0] for n in (200, 160))
+    edge = np.sqrt(200) + np.sqrt(160)
+    for factor, found in ((0.8, False), (2.4, True)):
+        span = Span.of(part_of(noise + factor * edge * one @ two.T))
+        assert (span is not None) == found
+
+
+def test_a_tensor_that_stays_has_no_span() -> None:
+    assert Span.of(MarkedPart(cast("Any", None), 0, None, 0.0)) is None
+    assert Span.of(MarkedPart(cast("Any", None), 0, Grid("float32", 23, 9.0), 0.0)) is None
+
+
+class Priced:
+    """A solver whose cost is the strength times a price."""
+
+    def __init__(self, price: float) -> None:
+        self.price = price
+
+    def cost(self, pooled: Any, strength: float) -> float:
+        return self.price * strength
+
+
+@pytest.mark.parametrize(
+    ("price", "strength"), [(0.1, 2.0), (1.25, 2.0), (1.3, 1.92), (2.0, 1.25), (2.5, 1.0)]
+)
+def test_a_quarter_of_the_adapters_norm_is_spent(price: float, strength: float) -> None:
+    spans = (Span(np.array([[3.0], [4.0]]), np.ones((1, 1))), None)  # of norm 5, with `more` 10
+    more = Span(np.full((3, 1), 5.0), np.ones((1, 1)))
+    found = cast("Any", SimpleNamespace(reading=SimpleNamespace(pooled=None)))
+    priced = cast("Any", Priced(price))
+    bought = _affordable(priced, found, (*spans, more))
+    assert bought == pytest.approx(strength, abs=0.01)
+    assert price * bought <= 0.25 * 10 * (1 + 1e-9)
+    with pytest.raises(InfeasibleError, match="26 %"):
+        _affordable(cast("Any", Priced(1.3)), found, spans)
