@@ -42,20 +42,61 @@ def exhibit_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Shown:
-    """A model before the judge: its path and the SHA-256 of each of its files."""
+    """A model before the judge.
+
+    Attributes:
+        path: Its path, as given.
+        files: SHA-256 of each of its files, by name.
+
+    Examples:
+        >>> Shown("model.safetensors").files
+        {}
+    """
 
     path: str
     files: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, given: Fields) -> Self:
-        """From a parsed ruling; raises on anything of the wrong form."""
+        """From a parsed ruling.
+
+        Args:
+            given: The table of the model.
+
+        Returns:
+            The model.
+
+        Raises:
+            TypeError: A part has the wrong form.
+            ValueError: A part is missing.
+
+        Examples:
+            >>> Shown.read(Fields({"path": "model.safetensors", "files": {}})).path
+            'model.safetensors'
+        """
         return cls(given.text("path"), given.table("files").all_texts())
 
 
 @dataclass(frozen=True)
 class Party:
-    """A claimant, with the public side of the key it brings."""
+    """A claimant, with the public side of its key.
+
+    Attributes:
+        name: What it is called.
+        fingerprint: Public name of its key.
+        commitment: Hiding commitment to its key.
+        key_kind: `native` or `raw`.
+        exhibit: The model that it shows.
+        stated_time: When the commitment was registered, as stated; nothing depends on it.
+
+    Raises:
+        DisputeError: The stated time is not a time.
+
+    Examples:
+        >>> shown = Shown("model.safetensors")
+        >>> Party("Acme", key.fingerprint, key.commitment, key.kind, shown).label
+        'the exhibit of Acme'
+    """
 
     name: str
     fingerprint: str
@@ -63,7 +104,6 @@ class Party:
     key_kind: KeyKind
     exhibit: Shown
     stated_time: str | None = None
-    """When the commitment was registered, as somebody stated it; nothing depends on it."""
 
     def __post_init__(self) -> None:
         """Refuse a time that is none."""
@@ -77,7 +117,25 @@ class Party:
 
     @classmethod
     def read(cls, given: Fields) -> Self:
-        """From a parsed ruling; raises on anything of the wrong form."""
+        """From a parsed ruling.
+
+        Args:
+            given: The table of the party.
+
+        Returns:
+            The party.
+
+        Raises:
+            TypeError: A part has the wrong form.
+            ValueError: A part is missing.
+            DisputeError: The name or the stated time is not one.
+
+        Examples:
+            >>> shown = {"path": "model.safetensors", "files": {}}
+            >>> table = {"name": "Acme", "fingerprint": "nm1-", "commitment": "", "exhibit": shown}
+            >>> Party.read(Fields(table | {"key_kind": "native", "stated_time": None})).name
+            'Acme'
+        """
         return cls(
             name=check_name(given.text("name")),
             fingerprint=given.text("fingerprint"),
@@ -232,9 +290,7 @@ class Ruling(Record):
     set_aside: tuple[str, ...]
     version: str = __version__
     related_from: float = RELATED
-    """The correlation from which on models counted as related."""
     absent_above: float = ABSENT_ABOVE
-    """The log2 of the chance above which a mark counted as absent."""
 
     @property
     def decided(self) -> bool:
@@ -252,11 +308,43 @@ class Ruling(Record):
         return labels if self.disputed is None else (*labels, DISPUTED)
 
     def sighting(self, party: str, model: str) -> Sighting:
-        """What a party's key showed in a model."""
-        return next(s for s in self.sightings if (s.party, s.model) == (party, model))
+        """What a party's key showed in a model.
+
+        Args:
+            party: Name of the party.
+            model: What the model is called: one of `models`.
+
+        Returns:
+            Whether the mark is there, and the counts.
+
+        Raises:
+            DisputeError: The ruling has no such party or model.
+
+        Examples:
+            >>> other = neuralmark.Key.new(key.parameters)
+            >>> acme = neuralmark.Claimant("Acme", key, "marked.safetensors")
+            >>> idle = neuralmark.Claimant("Idle", other, "marked.safetensors")
+            >>> neuralmark.arbitrate([acme, idle]).sighting("Acme", "the exhibit of Idle").state
+            'present'
+        """
+        for each in self.sightings:
+            if (each.party, each.model) == (party, model):
+                return each
+        raise DisputeError(f"the ruling does not tell of {party!r} in {model!r}")
 
     def commitments(self) -> tuple[Party, ...]:
-        """The parties whose commitments have a stated time, the earliest first."""
+        """The parties whose commitments have a stated time.
+
+        Returns:
+            These parties, the earliest first.
+
+        Examples:
+            >>> other = neuralmark.Key.new(key.parameters)
+            >>> acme = neuralmark.Claimant("Acme", key, "marked.safetensors", None, "2024-05-01")
+            >>> idle = neuralmark.Claimant("Idle", other, "marked.safetensors")
+            >>> [party.stated_time for party in neuralmark.arbitrate([acme, idle]).commitments()]
+            ['2024-05-01T00:00:00+00:00']
+        """
         stated = [
             (datetime.fromisoformat(stated_time(party.stated_time)), party)
             for party in self.parties
@@ -265,7 +353,18 @@ class Ruling(Record):
         return tuple(party for _, party in sorted(stated, key=lambda entry: entry[0]))
 
     def to_dict(self) -> dict[str, Any]:
-        """As `neuralmark arbitrate --json` prints it."""
+        """As `neuralmark arbitrate --json` prints it.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> other = neuralmark.Key.new(key.parameters)
+            >>> acme = neuralmark.Claimant("Acme", key, "marked.safetensors")
+            >>> idle = neuralmark.Claimant("Idle", other, "marked.safetensors")
+            >>> neuralmark.arbitrate([acme, idle]).to_dict()["owner"]
+            'Acme'
+        """
         return {
             "format": RULING_FORMAT,
             "version": self.version,

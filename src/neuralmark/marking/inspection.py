@@ -95,7 +95,15 @@ class Inspection:
     base: "BaseComparison | None" = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As `neuralmark inspect --json` prints it."""
+        """As `neuralmark inspect --json` prints it.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> neuralmark.inspect("model.safetensors", key).to_dict()["format"]
+            'safetensors'
+        """
         return asdict(self) | {"parameters": self.parameters.to_dict()}
 
 

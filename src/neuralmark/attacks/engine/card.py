@@ -284,7 +284,16 @@ class Card(Record):
         return presenting.table(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """As it stands in its file.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> verdict = neuralmark.verify("marked.safetensors", key)
+            >>> make_card(verdict, [], [], seed=0, seconds=0.0).to_dict()["format"]
+            'neuralmark-card/1'
+        """
         before = self.before
         return {
             "format": CARD_FORMAT,
