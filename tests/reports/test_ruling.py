@@ -161,3 +161,37 @@ def test_it_fetches_nothing(ruling: Ruling) -> None:
     page = ruling_page(ruling)
     assert not re.search(r"(src|href)\s*=", page)
     assert "default-src 'none'" in page
+
+
+def test_in_a_notebook(ruling: Ruling) -> None:
+    shown = ruling._repr_html_()
+    text = Reader(shown).text
+    assert shown.count("<tr>") == 1 + len(ruling.parties) + len(ruling.reasons)
+    assert "owner: Acme" in text
+    for said in (*ruling.reasons, "exhibit of Bandit", "present (160 of 160 bits)"):
+        assert said in text
+    undecided = replace(ruling, owner=None, cautions=("mind the gap",), set_aside=("Bandit",))
+    text = Reader(undecided._repr_html_()).text
+    assert "undecided" in text
+    assert "owner" not in text
+    assert "mind the gap" in text
+    assert "set asidethe exhibit of Bandit" in text
+
+
+def test_hostile_names_stay_text_in_a_notebook(ruling: Ruling) -> None:
+    acme = ruling.parties[0]
+    seen = [
+        replace(each, model=exhibit_of(HOSTILE), party=HOSTILE)
+        for each in ruling.sightings
+        if (each.party, each.model) == ("Acme", exhibit_of("Acme"))
+    ]
+    alone = replace(
+        ruling,
+        owner=HOSTILE,
+        reasons=(HOSTILE,),
+        parties=(replace(acme, name=HOSTILE),),
+        sightings=tuple(seen),
+    )
+    reader = Reader(alone._repr_html_())
+    assert reader.tags == {"table", "caption", "b", "tr", "th", "td"}
+    assert reader.text.count(HOSTILE) == 4

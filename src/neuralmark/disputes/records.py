@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 from neuralmark.core.bound import SECURITY_BITS
 from neuralmark.core.key import KEY_KINDS, KeyKind
+from neuralmark.disputes import presenting
 from neuralmark.disputes.relations import RELATED, Relation
 from neuralmark.errors import DisputeError
 from neuralmark.records import NOT_VERIFIED, VERIFIED, Fields, Record, Verdict
@@ -351,6 +352,10 @@ class Ruling(Record):
             if party.stated_time is not None
         ]
         return tuple(party for _, party in sorted(stated, key=lambda entry: entry[0]))
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return presenting.table(self.to_dict(), self.models)
 
     def to_dict(self) -> dict[str, Any]:
         """As `neuralmark arbitrate --json` prints it.
