@@ -68,7 +68,7 @@ class Detect(Attack):
 
     summary: ClassVar[str] = "look for traces of a mark in the weights, without the key"
     expects: ClassVar[str] = (
-        "weak marks look nearly like clean weights; who has the model from before sees the mark"
+        "weak marks look nearly like clean weights; whoever has the model from before sees the mark"
     )
     kind: ClassVar[AttackKind] = TEST
 

@@ -20,7 +20,7 @@ from neuralmark.marking.placement import canonical_name
 class Finetune(Attack):
     """Train on: the marked layers and the classifier, everything, or LoRA adapters."""
 
-    summary: ClassVar[str] = "fine-tune on new data (marked layers, all layers, or LoRA merged)"
+    summary: ClassVar[str] = "fine-tune on new data: marked layers, all, or merged LoRA"
     expects: ClassVar[str] = "100 % at the paper's learning rate of 0.001"
     needs: ClassVar[frozenset[Need]] = frozenset({"model", "data"})
     dial: ClassVar[str] = "rate"

@@ -34,7 +34,7 @@ from neuralmark.keys.key import Key
 class ForgeFit(Attack):
     """Regress K on watermarks, then look for a hash that fits."""
 
-    summary: ClassVar[str] = "fit a key matrix to the weights by regression (chosen-key forging)"
+    summary: ClassVar[str] = "fit a key matrix to the weights by regression"
     expects: ClassVar[str] = "passes the published check at R=1; native keys leave nothing to fit"
     kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "pools"

@@ -29,7 +29,7 @@ _BATCH = 64
 class Nullspace(Attack):
     """Add noise to the marked layers where their inputs have (hardly) any component."""
 
-    summary: ClassVar[str] = "change weights in directions that the inputs of the layer never take"
+    summary: ClassVar[str] = "change weights in directions that inputs never take"
     expects: ClassVar[str] = "a layer that leaves room loses the mark; mark layers that leave none"
     needs: ClassVar[frozenset[Need]] = frozenset({"model", "data"})
     dial: ClassVar[str] = "amount"

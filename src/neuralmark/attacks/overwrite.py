@@ -24,7 +24,7 @@ MODES = ("gradient", "projection")
 class Overwrite(Attack):
     """Train one's own mark into the owner's layer."""
 
-    summary: ClassVar[str] = "train own marks over the owner's (λ and η sweeps; adaptive forms)"
+    summary: ClassVar[str] = "train marks of one's own over the owner's"
     expects: ClassVar[str] = "NeuralMark stays at 100 % up to λ=1000 at η=0.001; others fall"
     needs: ClassVar[frozenset[Need]] = frozenset({"model", "data"})
     dial: ClassVar[str] = "weight"

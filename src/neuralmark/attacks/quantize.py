@@ -67,7 +67,7 @@ class Quantize(Attack):
     """Round every weight to a type of fewer bits."""
 
     summary: ClassVar[str] = "round the weights to fewer bits"
-    expects: ClassVar[str] = "survives down to three bits; two break mark and network"
+    expects: ClassVar[str] = "survives down to three bits; two break both mark and network"
     dial: ClassVar[str] = "to"
 
     to: str = option("int8", "type to round to", choices=tuple(BITS))

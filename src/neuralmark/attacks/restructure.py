@@ -35,7 +35,7 @@ _SWEEP: dict[str, tuple[float, ...]] = {
 class Restructure(Attack):
     """Change the weights so that the function stays: permute, rescale, flip, dummy or rotate."""
 
-    summary: ClassVar[str] = "rebuild the network so that it computes the same with other weights"
+    summary: ClassVar[str] = "rebuild the network: same outputs, other weights"
     expects: ClassVar[str] = (
         "mild rescaling is survived; the rest destroys the mark until the owner aligns the model"
     )

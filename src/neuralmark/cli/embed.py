@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from neuralmark.records import Verdict
 
 
-@click.command("embed")
+@click.command("embed", short_help="Write the key's mark into a copy of MODEL, or into MODEL.")
 @click.argument("model", type=options.PATH)
 @options.key_options
 @click.option(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from neuralmark.marking.options import Spread
 
 
-@click.command("inspect")
+@click.command("inspect", short_help="List the tensors of MODEL, and what each could carry.")
 @click.argument("model", type=options.PATH)
 @click.option(
     "--key",

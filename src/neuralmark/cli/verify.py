@@ -23,7 +23,7 @@ EXIT_CODES = {"verified": 0, "unreadable": 3}
 """By status; 1 for every other."""
 
 
-@click.command("verify")
+@click.command("verify", short_help="Look for the key's mark in MODEL, and give a verdict.")
 @click.argument("model", type=options.PATH)
 @options.key_options
 @click.option(

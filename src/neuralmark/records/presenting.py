@@ -1,4 +1,4 @@
-"""How a verdict shows itself (a line, and a small table for notebooks), and parts of such tables."""
+"""How a verdict shows itself: a line, or a small table for notebooks; and parts of such tables."""
 
 import html
 import platform
