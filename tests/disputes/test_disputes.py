@@ -330,8 +330,9 @@ def test_a_fitted_matrix_decides_nothing(owned: Path, stolen: Path, tmp_path: Pa
     forged = fitted(load_file(plain)[BODY])
     ruling = arbitrate([Claimant("forger", forged, plain), Claimant("owner", OWNER, plain)])
     assert ruling.owner is None
-    assert "forger: its mark matches without proof (which is no mark) in the exhibit of forger" in (
-        ruling.reasons
+    assert (
+        "forger: its mark matches without proof (which is not a mark) in the exhibit of forger"
+        in (ruling.reasons)
     )
     # and a half-fitted one leaves no traces that would stand in the owner's way
     blurred = fitted(load_file(noisy(owned, tmp_path / "blur.safetensors", 0.8))[BODY])

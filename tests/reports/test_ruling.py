@@ -97,7 +97,7 @@ def test_it_says_what_the_ruling_says(ruling: Ruling) -> None:
         *("missing: something is missing", "holds: all of it", "satisfies the criterion"),
     ):
         assert words in text, words
-    assert "What to mind" not in text
+    assert "Cautions" not in text
     assert "2<sup>−157.67</sup>" in page
     assert page.count("2<sup>−157.67</sup>") == 2  # none for the unproven match
 
@@ -118,7 +118,7 @@ def test_undecided_and_set_aside(ruling: Ruling) -> None:
     )
     text = Reader(ruling_page(undecided)).text
     for words in (
-        *("Undecided", "No party satisfies", "What to mind", "have it examined"),
+        *("Undecided", "No party satisfies", "Cautions", "have it examined"),
         *("the exhibit of Bandit was set aside", "nothing to compare", "unrelated"),
         *("disputed.st", "abcd", "a matrix made elsewhere", "Disputed model"),
     ):

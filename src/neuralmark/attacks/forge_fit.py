@@ -80,7 +80,7 @@ class ForgeFit(Attack):
     def _carriers(self, b: npt.NDArray[np.uint8], total: int) -> Carriers:
         carriers = Tiled.under(b, self.rounds, total, self.pools, cast(Pooling, self.pooling))
         if not carriers.per_pool:
-            raise AttackError("too few weights for so many pools and rounds: use fewer of them")
+            raise AttackError("too few weights for this many pools and rounds: use fewer of them")
         return carriers
 
     def _fitted(

@@ -152,7 +152,7 @@ def _chosen(scene: Scene) -> list[str]:
 
 
 _NO_LAYER = (
-    "{} is no weight of a plain convolution or linear layer: the inputs that it sees cannot be"
+    "{} is not a weight of a plain convolution or linear layer: the inputs that it sees cannot be"
     " recorded; attack another tensor"
 )
 

@@ -61,7 +61,9 @@ class Restructure(Attack):
         if self.how in SHARES and not 0 < self.amount <= 1:
             raise ParameterError(f"amount must be a share for {self.how}, over 0 and up to 1")
         if self.how == DUMMY and (self.amount < 1 or self.amount != int(self.amount)):
-            raise ParameterError("amount must be a whole number from 1 for dummy: channels a layer")
+            raise ParameterError(
+                "amount must be a whole number from 1 for dummy: channels per layer"
+            )
         if self.how == RESCALE and not 0 < self.amount <= 10:
             raise ParameterError("amount must be over 0 and up to 10 for rescale: a of e^U(-a,a)")
 

@@ -219,7 +219,7 @@ def _found(verdict: Verdict) -> str:
 
 
 def state_of(verdict: Verdict) -> Presence:
-    """Present, traces, absent; or unproven, which is no mark, for nobody and against nobody.
+    """Present, traces, absent; or unproven, which is not a mark, for nobody and against nobody.
 
     A key that can be fitted to a model (a raw matrix) or that is too short to prove anything
     must not leave traces either: they would be as easy to make up as a match.
@@ -424,11 +424,11 @@ class Ruling(Record):
         """Refuse names of nobody, and a key that was not looked for in every model once."""
         names, models = [party.name for party in self.parties], self.models
         if len(names) < 2 or len(set(names)) != len(names):
-            raise ValueError("it has not two parties, or two of one name")
+            raise ValueError("it has fewer than two parties, or two of one name")
         named = {*(case.party for case in self.cases), *self.set_aside}
         compared = {label for each in self.relations for label in (each.one, each.two)}
         if not named <= set(names) or not compared <= set(models):
-            raise ValueError("it names a party or a model that is none of it")
+            raise ValueError("it names a party or a model that it does not have")
         complete = [case.party for case in self.cases if case.complete]
         if [case.party for case in self.cases] != names or (
             self.owner is not None and complete != [self.owner]
@@ -443,7 +443,7 @@ def check_name(name: str) -> str:
     """A party's name: some text of one line, and not too long."""
     if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise DisputeError(
-            f"{name[:LONGEST_NAME]!r} is no name for a party: give one line of at most"
+            f"{name[:LONGEST_NAME]!r} is not a name for a party: give one line of at most"
             f" {LONGEST_NAME} characters"
         )
     return name
@@ -461,7 +461,7 @@ def stated_time(text: str) -> str:
         return moment.astimezone(UTC).isoformat()
     except (ValueError, OverflowError):
         raise DisputeError(
-            f"{text[:60]!r} is no time: write it as 2024-05-01 or 2024-05-01T12:00+02:00"
+            f"{text[:60]!r} is not a time: write it as 2024-05-01 or 2024-05-01T12:00+02:00"
         ) from None
 
 

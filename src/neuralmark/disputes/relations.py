@@ -25,7 +25,7 @@ LEAST_SIZE = 1000
 """Smaller tensors are not compared, nor are vectors: a norm's weights are alike in all models."""
 
 LEAST_UNMARKED = 10_000
-"""So many unmarked weights are needed for a figure without the marked ones."""
+"""How many unmarked weights are needed for a figure without the marked ones."""
 
 RELATED = 0.2
 """Models that correlate less are taken for unrelated: far above what models trained apart reach,

@@ -129,7 +129,7 @@ class Fields:
     def __init__(self, value: Any, at: str = "") -> None:
         """`at` is where in the record it stands."""
         if not isinstance(value, dict):
-            raise TypeError(f"{at or 'it'} is no table")
+            raise TypeError(f"{at or 'it'} is not a table")
         self._members, self._at = value, at
 
     def _path(self, name: str) -> str:
@@ -215,7 +215,7 @@ class Fields:
     def _list(self, name: str) -> list[Any]:
         value = self.raw(name)
         if not isinstance(value, list):
-            raise TypeError(f"{self._path(name)} is no list")
+            raise TypeError(f"{self._path(name)} is not a list")
         return value
 
 
@@ -288,17 +288,17 @@ def _agree(given: Any, told: Any, at: str = "") -> None:
 
 def _text(value: Any, at: str) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{at} is no text")
+        raise TypeError(f"{at} is not text")
     return value
 
 
 def _count(value: Any, at: str) -> int:
     if type(value) is not int or not 0 <= value <= _LARGEST_COUNT:
-        raise TypeError(f"{at} is no count")
+        raise TypeError(f"{at} is not a count")
     return value
 
 
 def _number(value: Any, at: str) -> float:
     if type(value) not in (int, float) or not abs(value) <= _LARGEST_NUMBER:
-        raise TypeError(f"{at} is no number, or out of range")
+        raise TypeError(f"{at} is not a number, or out of range")
     return value  # type: ignore[no-any-return]

@@ -242,7 +242,7 @@ class Scheme(ABC):
         return False
 
     def logits(self, known: Known, pooled: Array) -> Array:
-        """The numbers whose signs are the bits; 0 is no bit.
+        """The numbers whose signs are the bits; 0 is neither.
 
         Args:
             known: The mark, as arrays.

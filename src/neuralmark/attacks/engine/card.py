@@ -40,7 +40,7 @@ class CardPoint:
     seconds: float
     note: str = ""
     figures: Mapping[str, float | None] = field(default_factory=dict)
-    """None for a figure that is no number."""
+    """None for a figure that is not a number."""
 
     @classmethod
     def read(cls, given: Fields) -> Self:
@@ -323,7 +323,7 @@ class Card(Record):
     def _read(cls, given: Fields) -> Self:
         seed = given.raw("seed")
         if type(seed) is not int:
-            raise TypeError("seed is no whole number")
+            raise TypeError("seed is not a whole number")
         return cls(
             model=given.text("model"),
             fingerprint=given.text("fingerprint"),
@@ -396,7 +396,7 @@ def make_point(attack: Attack, result: Result) -> CardPoint:
 
 def _table(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError("settings are no table")
+        raise TypeError("settings are not a table")
     return value
 
 
