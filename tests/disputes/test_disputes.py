@@ -425,10 +425,10 @@ def test_parties_that_cannot_be_ruled_on(owned: Path, stolen: Path) -> None:
         ([one, replace(two, key=OWNER)], "the same key"),
         ([one, replace(two, key=copied)], "the same key"),
         ([replace(one, key=matrix), replace(two, key=replace(matrix, salt=b"x" * 32))], "the same"),
-        ([one, replace(two, name=" ")], "no name"),
-        ([one, replace(two, name="a\nb")], "no name"),
-        ([one, replace(two, name="x" * 101)], "no name"),
-        ([one, replace(two, stated_time="soon")], "no time"),
+        ([one, replace(two, name=" ")], "not a name"),
+        ([one, replace(two, name="a\nb")], "not a name"),
+        ([one, replace(two, name="x" * 101)], "not a name"),
+        ([one, replace(two, stated_time="soon")], "not a time"),
     )
     for parties, words in cases:
         with pytest.raises(DisputeError, match=words) as caught:

@@ -212,7 +212,7 @@ def test_plain_fine_tuning_has_no_span(
     base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
 ) -> None:
     model, out = fine_tune(tuned(0.2)), tmp_path / "out.safetensors"
-    with pytest.raises(InfeasibleError, match="no merged adapter"):
+    with pytest.raises(InfeasibleError, match="not a merged adapter"):
         neuralmark.embed(
             model, Key.new(), out, options=neuralmark.EmbedOptions(base=base, in_span=True)
         )

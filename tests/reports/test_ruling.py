@@ -16,6 +16,7 @@ from neuralmark.disputes.records import (
     Sighting,
     exhibit_of,
 )
+from neuralmark.errors import DisputeError
 from neuralmark.reports.ruling import ruling_page
 
 VOID = {"meta", "br", "wbr"}
@@ -161,6 +162,13 @@ def test_it_fetches_nothing(ruling: Ruling) -> None:
     page = ruling_page(ruling)
     assert not re.search(r"(src|href)\s*=", page)
     assert "default-src 'none'" in page
+
+
+def test_nobody_was_seen_nowhere(ruling: Ruling) -> None:
+    assert ruling.sighting("Acme", exhibit_of("Bandit")).party == "Acme"
+    for party, model in (("Nobody", exhibit_of("Acme")), ("Acme", "Acme")):
+        with pytest.raises(DisputeError, match="does not tell of"):
+            ruling.sighting(party, model)
 
 
 def test_in_a_notebook(ruling: Ruling) -> None:
