@@ -17,7 +17,7 @@ Array = npt.NDArray[np.float32]
 Change = Callable[[Array, np.random.Generator], Array]
 
 WIDTHS = ((300e6, 1536), (60e6, 1024), (5e6, 512), (0, 256))
-"""Width of a model with at least so many weights."""
+"""Width of a model with at least this many weights."""
 DEVIATIONS = {"q": 0.03, "k": 0.035, "v": 0.018, "o": 0.02, "gate": 0.022, "up": 0.02, "down": 0.02}
 _LOUD, _TIMES = 0.004, 3.0
 """Share of the input columns that are loud, and how loud."""
@@ -34,7 +34,7 @@ class Shape:
 
     @classmethod
     def of(cls, weights: float) -> "Shape":
-        """A model of about so many weights.
+        """A model of about this many weights.
 
         >>> Shape.of(500e6).weights
         490784256

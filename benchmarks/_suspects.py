@@ -48,7 +48,7 @@ def trailing(w: Array) -> Array:
 
     A sum of two floats of about one size rounds to even more often than not, and where they cancel
     its last bits are empty. A weight far smaller than a mark's shift (a guess: 0.05 deviations) and
-    without empty bits is no carrier.
+    without empty bits is not a carrier.
     """
     flat = np.ascontiguousarray(w, np.float32).reshape(-1)
     significand = (flat.view(np.uint32) & np.uint32(0x7FFFFF)) | np.uint32(0x800000)
@@ -132,7 +132,7 @@ class Suspect:
         return None if self.unmarked is None else self.unmarked[cut] != self.flat[cut]
 
     def scores(self, name: str, number: int) -> npt.NDArray[np.float64]:
-        """One score a weight of a tensor."""
+        """One score per weight of a tensor."""
         cut, shape = self.parts[number]
         if name in MORE:
             return MORE[name](self.flat[cut].reshape(shape))
@@ -173,7 +173,7 @@ def look(suspect: Suspect, locators: Sequence[str]) -> list[Row]:
 
 
 def averaged(runs: Sequence[Sequence[Row]]) -> list[Row]:
-    """One row a locator for several keys: mean AUC and change, fewest bits."""
+    """One row per locator for several keys: mean AUC and change, fewest bits."""
     return [_averaged(rows) for rows in zip(*runs, strict=True)]
 
 
@@ -260,7 +260,7 @@ def _count(suspect: Suspect, cut: slice) -> int:
 
 
 def _largest(scores: Array, count: int, rng: np.random.Generator) -> Positions:
-    """Positions of so many of the largest scores, rising; of equal ones, any."""
+    """Positions of this many of the largest scores, rising; of equal ones, any."""
     if not count:
         return np.zeros(0, np.int64)
     edge = np.partition(scores, len(scores) - count)[len(scores) - count]

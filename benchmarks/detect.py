@@ -7,9 +7,9 @@ without it only Gaussian tensors are tried. Tensors are cut from all large convo
 (default parameters), and, for more of them, 32·32·3·3 (160 bits, 320 pools, 1 round). Half of them
 are the attacker's clean references, the rest are marked with a fresh key each. AUC 0.5: the
 statistic says nothing; the peer of every row is the same tensor without the mark. `unison` and
-`sparse` are for who holds the model before and after. Must be reached: `nothing` (a maker that
+`sparse` are for somebody with the model before and after. Must be reached: `nothing` (a maker that
 changes nothing) at exactly 0.5, and unison at least 0.8. It is not always 1: a key that has one
-carrier a pool only (3 of 220 in 64·64·3·3) moves no two weights alike.
+carrier per pool only (3 of 220 in 64·64·3·3) moves no two weights alike.
 """
 
 import sys

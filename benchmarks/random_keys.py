@@ -80,7 +80,7 @@ def merged(counts: Counts, least: float = 5.0) -> Iterator[tuple[str, int, float
 
 
 def likely_largest(keys: int) -> tuple[int, int, float]:
-    """Central 99.8 % of the largest count among so many keys, and its mean."""
+    """Central 99.8 % of the largest count among this many keys, and its mean."""
     at = np.arange(PARAMETERS.bits + 1)
     below = binom.cdf(at, PARAMETERS.bits, 0.5) ** keys
     mean = float((1.0 - below).sum())

@@ -60,7 +60,7 @@ def brain_float(w: Weights, rng: np.random.Generator) -> Weights:
 
 
 def integers(bits: int, group: int | None = None) -> Treatment:
-    """Round to nearest and dequantise, one scale a row (output channel) or a group of a row."""
+    """Round to nearest and dequantise, one scale per row (output channel) or per group of a row."""
 
     def treat(w: Weights, rng: np.random.Generator) -> Weights:
         del rng
@@ -95,7 +95,7 @@ def gaussian(side: int, seed: int) -> Weights:
 
 
 def survive(report: Report, folder: Path, side: int, keys: int) -> None:
-    """Mark, treat, verify; one row a treatment, the worst of all keys."""
+    """Mark, treat, verify; one row per treatment, the worst of all keys."""
     source, marked, treated = (folder / f"{n}.safetensors" for n in ("source", "marked", "treated"))
     found: dict[str, list[neuralmark.Verdict]] = {name: [] for name in (*REQUIRED, *HARDER)}
     strangers: dict[str, int] = dict.fromkeys(found, 0)
@@ -105,7 +105,7 @@ def survive(report: Report, folder: Path, side: int, keys: int) -> None:
         done = neuralmark.embed(source, key, marked, overwrite=True)
         report.note(
             f"key {seed + 1}: strength {done.strength:.2f}, weights changed by"
-            f" {100 * done.change_relative:.2f} %, {done.weights_per_pool} carriers a pool"
+            f" {100 * done.change_relative:.2f} %, {done.weights_per_pool} carriers per pool"
         )
         weights = _tensors.load(marked, NAME)
         rng = np.random.default_rng(1000 + seed)

@@ -33,9 +33,9 @@ def verify(
 ) -> Verdict:
     """Look for the key's mark in a checkpoint (a path), a live module or a state dict.
 
-    With a claim or tensor names, only there; without, in the list that `auto` would choose and in
-    every tensor that is large enough, the bound corrected for all of them. On a sharded module all
-    processes must call it.
+    With a claim or tensor names, only those tensors are read. Without, the list that `auto` would
+    choose and every tensor that is large enough are tried, and the bound is corrected for all of
+    them. On a sharded module all processes must call it.
 
     Args:
         model: The suspect as a path, a torch module or a state dict.

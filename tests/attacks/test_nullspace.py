@@ -129,5 +129,5 @@ def test_what_it_cannot_do_without() -> None:
         launch(Nullspace(), network(), data=data(17))
     norm = torch.nn.Sequential(torch.nn.Embedding(4, 4))
     numbers, labels = torch.zeros(8, 3, dtype=torch.long), torch.zeros(8, dtype=torch.long)
-    with pytest.raises(AttackError, match="no weight of a plain"):
+    with pytest.raises(AttackError, match="not a weight of a plain"):
         launch(Nullspace(), norm, data=Data(numbers, labels, numbers, labels))

@@ -115,7 +115,7 @@ def lasting(card: Card) -> dict[str, Any]:
 
 
 def result_of(attack: Attack, verdict: Verdict, matched: int | None) -> Result:
-    """What a launch would give if so many bits matched afterwards."""
+    """What a launch would give if this many bits matched afterwards."""
     status: Status = VERIFIED if (matched or 0) >= 150 else NOT_VERIFIED
     after = None if matched is None else replace(verdict, matched=matched, status=status)
     return Result(

@@ -99,7 +99,7 @@ def test_wrong_usage(parties: list[object], key: Path, thief: Path, stolen: Path
         again = call("arbitrate", *parties, option, "Acme", value, option, "Acme", value)
         assert f"{option}: 'Acme' is named twice" in again.failed(2, "DisputeError")
     vague = call("arbitrate", *parties, "--commitment", "Acme", "long ago")
-    assert "no time" in vague.failed(2, "DisputeError")
+    assert "not a time" in vague.failed(2, "DisputeError")
 
 
 def test_unreadable(parties: list[object], tmp_path: Path, thief: Path) -> None:

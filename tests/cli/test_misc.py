@@ -1,12 +1,15 @@
 """The command line as a whole: help, version, completion, terminals, pipes, signals."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from safetensors.numpy import save_file
 from tests.conftest import (
@@ -22,6 +25,7 @@ from tests.conftest import (
 )
 
 import neuralmark
+from neuralmark.cli import neuralmark as neuralmark_command
 
 COMMANDS = ("claim", "completion", "embed", "inspect", "key", "recover", "verify")
 SCRIPT = Path(PYTHON).with_name("neuralmark")
@@ -46,6 +50,29 @@ def test_help_names_every_command() -> None:
         assert result.out.startswith(f"Usage: neuralmark {name}")
         if name not in ("completion", "key"):
             assert "--json" in result.out
+
+
+def groups(words: tuple[str, ...], command: click.Command) -> Iterator[tuple[str, ...]]:
+    """The words of every command that has others below it."""
+    if isinstance(command, click.Group):
+        yield words
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from groups((*words, name), below)
+
+
+@pytest.mark.parametrize("words", list(groups((), neuralmark_command)), ids=" ".join)
+def test_every_summary_is_whole_and_on_one_line(words: tuple[str, ...]) -> None:
+    text = call(*words, "--help", env={"COLUMNS": "80"}).out
+    lines = text.partition("Commands:\n")[2].splitlines()
+    assert lines
+    for line in lines:
+        assert re.match(r"  \S", line), f"the summary before wraps: {line}"
+        assert line.endswith("."), line
+        assert not line.endswith("..."), line
+        assert len(line) < 80
 
 
 def test_no_command_at_all() -> None:

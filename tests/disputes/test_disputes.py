@@ -330,8 +330,9 @@ def test_a_fitted_matrix_decides_nothing(owned: Path, stolen: Path, tmp_path: Pa
     forged = fitted(load_file(plain)[BODY])
     ruling = arbitrate([Claimant("forger", forged, plain), Claimant("owner", OWNER, plain)])
     assert ruling.owner is None
-    assert "forger: its mark matches without proof (which is no mark) in the exhibit of forger" in (
-        ruling.reasons
+    assert (
+        "forger: its mark matches without proof (which is not a mark) in the exhibit of forger"
+        in (ruling.reasons)
     )
     # and a half-fitted one leaves no traces that would stand in the owner's way
     blurred = fitted(load_file(noisy(owned, tmp_path / "blur.safetensors", 0.8))[BODY])
@@ -424,10 +425,10 @@ def test_parties_that_cannot_be_ruled_on(owned: Path, stolen: Path) -> None:
         ([one, replace(two, key=OWNER)], "the same key"),
         ([one, replace(two, key=copied)], "the same key"),
         ([replace(one, key=matrix), replace(two, key=replace(matrix, salt=b"x" * 32))], "the same"),
-        ([one, replace(two, name=" ")], "no name"),
-        ([one, replace(two, name="a\nb")], "no name"),
-        ([one, replace(two, name="x" * 101)], "no name"),
-        ([one, replace(two, stated_time="soon")], "no time"),
+        ([one, replace(two, name=" ")], "not a name"),
+        ([one, replace(two, name="a\nb")], "not a name"),
+        ([one, replace(two, name="x" * 101)], "not a name"),
+        ([one, replace(two, stated_time="soon")], "not a time"),
     )
     for parties, words in cases:
         with pytest.raises(DisputeError, match=words) as caught:

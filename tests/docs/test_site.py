@@ -40,6 +40,7 @@ CLUMSY = [
     *("only there is looked", "unmarked logits scatter by", "unmarked weights scatter by"),
     *("chance by luck", "dear and weak", "the call is off", "carriers a pool", "one a core"),
     *("a digest is no table", "two parties at least", "power failed", "keeps how far it is"),
+    *("what who has", "file an attack", "file a verb", "examples a step", "weights a pool"),
 ]
 """Phrases that were there once and that nobody says."""
 

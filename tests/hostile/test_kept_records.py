@@ -119,8 +119,8 @@ def test_members_missing_or_added(name: str) -> None:
         ("ruling", ("owner",), "Thief", "whose case is complete"),
         ("ruling", ("owner",), None, "decided contradicts"),
         ("ruling", ("sightings",), [], "every key in every model"),
-        ("ruling", ("set_aside",), ["Nobody"], "is none of it"),
-        ("ruling", ("parties", 0, "stated_time"), "soon", "is no time"),
+        ("ruling", ("set_aside",), ["Nobody"], "it does not have"),
+        ("ruling", ("parties", 0, "stated_time"), "soon", "is not a time"),
         ("ruling", ("parties", 1, "name"), "Golden", "two of one name"),
     ],
 )

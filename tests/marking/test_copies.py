@@ -1,4 +1,4 @@
-"""What embedding writes holds no unmarked copy of the marked tensors; what is no model is named."""
+"""No output holds an unmarked copy of the marked tensors; what is not a model is named."""
 
 import json
 import zipfile

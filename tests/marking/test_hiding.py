@@ -1,4 +1,4 @@
-"""Marks in fine-tunes of public models: what who has the base finds, and marks inside adapters."""
+"""Marks in fine-tunes of public models: what the base gives away, and marks inside adapters."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_too_little_fine_tuning_hides_nothing(
     base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
 ) -> None:
     model, out, key = fine_tune(tuned(0.005)), tmp_path / "out.safetensors", Key.new()
-    with pytest.raises(InfeasibleError, match="who has the base would find the mark"):
+    with pytest.raises(InfeasibleError, match="whoever has the base would find the mark"):
         neuralmark.embed(model, key, out, options=neuralmark.EmbedOptions(base=base))
     assert not out.exists()
     insisted = neuralmark.embed(
@@ -214,7 +214,7 @@ def test_plain_fine_tuning_has_no_span(
     base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
 ) -> None:
     model, out = fine_tune(tuned(0.2)), tmp_path / "out.safetensors"
-    with pytest.raises(InfeasibleError, match="no merged adapter"):
+    with pytest.raises(InfeasibleError, match="not a merged adapter"):
         neuralmark.embed(
             model, Key.new(), out, options=neuralmark.EmbedOptions(base=base, in_span=True)
         )

@@ -2,17 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tests.conftest import QUICK, gaussian, gaussian_model
 
-from neuralmark import Claimant, Key, Parameters, Ruling, Verdict, arbitrate, embed, verify
+from neuralmark import Claim, Claimant, Key, Parameters, Ruling, Verdict, arbitrate, embed, verify
 from neuralmark.attacks import Card
 from neuralmark.attacks.engine.options import SuiteOptions
 from neuralmark.attacks.engine.suite import suite
-from neuralmark.errors import OutputError, RecordError
+from neuralmark.errors import OutputError, ParameterError, RecordError
 from neuralmark.records import PublicVerdict, Record
 from neuralmark.reports.recorded import draw
 from neuralmark.reports.verdict import verdict_page
@@ -135,3 +136,20 @@ def test_other_limits_stay_with_their_ruling(tmp_path: Path) -> None:
     page = draw(tmp_path / "r.json").page
     assert "correlation of 0.999 on" in page
     assert "2<sup>−32</sup>" in page
+
+
+def test_what_is_parsed_by_hand_fails_by_name(marked: Path) -> None:
+    told = Claim.load(Path(f"{marked}.claim.json")).to_dict()
+    strange: list[Any] = [{}, [], {**told, "version": 9}, {**told, "placement": []}]
+    for wrong in strange:
+        with pytest.raises(RecordError):
+            Claim.from_dict(wrong)
+    for name in told:
+        with pytest.raises(RecordError, match="claim"):
+            Claim.from_dict({member: told[member] for member in told if member != name})
+    with pytest.raises(ParameterError, match="'filter' is missing"):
+        Parameters.from_dict({"bits": 160})
+    with pytest.raises(ParameterError, match="not a table"):
+        Parameters.from_dict([])  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="no setting 'votes'"):
+        Parameters().setting("votes")

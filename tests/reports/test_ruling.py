@@ -16,6 +16,7 @@ from neuralmark.disputes.records import (
     Sighting,
     exhibit_of,
 )
+from neuralmark.errors import DisputeError
 from neuralmark.reports.ruling import ruling_page
 
 VOID = {"meta", "br", "wbr"}
@@ -97,7 +98,7 @@ def test_it_says_what_the_ruling_says(ruling: Ruling) -> None:
         *("missing: something is missing", "holds: all of it", "satisfies the criterion"),
     ):
         assert words in text, words
-    assert "What to mind" not in text
+    assert "Cautions" not in text
     assert "2<sup>−157.67</sup>" in page
     assert page.count("2<sup>−157.67</sup>") == 2  # none for the unproven match
 
@@ -118,7 +119,7 @@ def test_undecided_and_set_aside(ruling: Ruling) -> None:
     )
     text = Reader(ruling_page(undecided)).text
     for words in (
-        *("Undecided", "No party satisfies", "What to mind", "have it examined"),
+        *("Undecided", "No party satisfies", "Cautions", "have it examined"),
         *("the exhibit of Bandit was set aside", "nothing to compare", "unrelated"),
         *("disputed.st", "abcd", "a matrix made elsewhere", "Disputed model"),
     ):
@@ -161,3 +162,44 @@ def test_it_fetches_nothing(ruling: Ruling) -> None:
     page = ruling_page(ruling)
     assert not re.search(r"(src|href)\s*=", page)
     assert "default-src 'none'" in page
+
+
+def test_nobody_was_seen_nowhere(ruling: Ruling) -> None:
+    assert ruling.sighting("Acme", exhibit_of("Bandit")).party == "Acme"
+    for party, model in (("Nobody", exhibit_of("Acme")), ("Acme", "Acme")):
+        with pytest.raises(DisputeError, match="does not tell of"):
+            ruling.sighting(party, model)
+
+
+def test_in_a_notebook(ruling: Ruling) -> None:
+    shown = ruling._repr_html_()
+    text = Reader(shown).text
+    assert shown.count("<tr>") == 1 + len(ruling.parties) + len(ruling.reasons)
+    assert "owner: Acme" in text
+    for said in (*ruling.reasons, "exhibit of Bandit", "present (160 of 160 bits)"):
+        assert said in text
+    undecided = replace(ruling, owner=None, cautions=("mind the gap",), set_aside=("Bandit",))
+    text = Reader(undecided._repr_html_()).text
+    assert "undecided" in text
+    assert "owner" not in text
+    assert "mind the gap" in text
+    assert "set asidethe exhibit of Bandit" in text
+
+
+def test_hostile_names_stay_text_in_a_notebook(ruling: Ruling) -> None:
+    acme = ruling.parties[0]
+    seen = [
+        replace(each, model=exhibit_of(HOSTILE), party=HOSTILE)
+        for each in ruling.sightings
+        if (each.party, each.model) == ("Acme", exhibit_of("Acme"))
+    ]
+    alone = replace(
+        ruling,
+        owner=HOSTILE,
+        reasons=(HOSTILE,),
+        parties=(replace(acme, name=HOSTILE),),
+        sightings=tuple(seen),
+    )
+    reader = Reader(alone._repr_html_())
+    assert reader.tags == {"table", "caption", "b", "tr", "th", "td"}
+    assert reader.text.count(HOSTILE) == 4

@@ -66,7 +66,7 @@ def test_every_kind_of_pickle(tmp_path: Path, protocol: int, text: bool) -> None
     path = tmp_path / "train"
     held = layouts.batch(path, 7, 100, "fine_labels", protocol, text)
     if not text and protocol < 3:  # Python 3 has no bytes there: the keys are calls
-        with pytest.raises(DamagedDataSetError, match="no batch of CIFAR"):
+        with pytest.raises(DamagedDataSetError, match="not a batch of CIFAR"):
             read_batch(path, "fine_labels", 100)
         return
     pixels, labels = read_batch(path, "fine_labels", 100)
@@ -93,7 +93,7 @@ def test_hostile_pickle_is_not_executed(tmp_path: Path) -> None:
 
     held = {"labels": [0], "data": Hostile()}
     (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(pickle.dumps(held))
-    with pytest.raises(DamagedDataSetError, match="data_batch_2: no batch of CIFAR"):
+    with pytest.raises(DamagedDataSetError, match="data_batch_2: not a batch of CIFAR"):
         zoo.data("cifar10", tmp_path)
     assert not proof.exists()
 
@@ -121,13 +121,13 @@ def test_damaged_batches(tmp_path: Path) -> None:
     ("held", "message"),
     [
         ([1], "no dictionary"),
-        ({}, "its 'data' is no table"),
-        ({"data": np.zeros((2, 10), np.uint8), "labels": [0, 0]}, "its 'data' is no table"),
-        ({"data": np.zeros((2, 3072), np.int8), "labels": [0, 0]}, "its 'data' is no table"),
+        ({}, "its 'data' is not a table"),
+        ({"data": np.zeros((2, 10), np.uint8), "labels": [0, 0]}, "its 'data' is not a table"),
+        ({"data": np.zeros((2, 3072), np.int8), "labels": [0, 0]}, "its 'data' is not a table"),
         ({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}, "not 2 numbers from 0 to 9"),
         ({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 10]}, "not 2 numbers from 0 to 9"),
         ({"data": np.zeros((2, 3072), np.uint8)}, "not 2 numbers from 0 to 9"),
-        ({"data": np.zeros((3072, 2), np.uint8).T, "labels": [0, 1]}, "its 'data' is no table"),
+        ({"data": np.zeros((3072, 2), np.uint8).T, "labels": [0, 1]}, "its 'data' is not a table"),
     ],
 )
 def test_batches_that_are_none(tmp_path: Path, held: Any, message: str) -> None:

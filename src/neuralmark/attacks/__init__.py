@@ -1,4 +1,4 @@
-"""Everything that an attacker can do to a marked model. One file an attack.
+"""Everything that an attacker can do to a marked model. One file per attack.
 
 The file's name is the attack's name (an underscore in it reads as a hyphen); it holds one
 dataclass that derives from `Attack` (see `contract`). Third parties register such a class under the

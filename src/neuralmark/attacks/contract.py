@@ -79,14 +79,26 @@ def option(
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Labelled examples that an attacker has: inputs and labels for training, and for testing."""
+    """Labelled examples that an attacker has, for training and for testing.
+
+    Attributes:
+        inputs: What the model is trained on.
+        labels: The class of each input.
+        test_inputs: What accuracy is measured on.
+        test_labels: The class of each test input.
+        augmented: Gives the training inputs with these numbers, varied (crops, flips); None: as is.
+
+    Examples:
+        >>> import torch
+        >>> Data(torch.zeros(4, 8), torch.arange(4), torch.zeros(2, 8), torch.arange(2)).classes
+        4
+    """
 
     inputs: "torch.Tensor"
     labels: "torch.Tensor"
     test_inputs: "torch.Tensor"
     test_labels: "torch.Tensor"
     augmented: "Callable[[torch.Tensor, torch.Generator], torch.Tensor] | None" = None
-    """Training inputs of these numbers as the attacker varies them (crops, flips); None: as is."""
 
     @property
     def classes(self) -> int:
@@ -96,67 +108,123 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What the attacker holds. All arrays are read-only; the module is his own copy."""
+    """What the attacker holds. All arrays are read-only; the module is the attacker's own copy.
+
+    Attributes:
+        weights: The tensors of the model, by stored name.
+        target: Stored names of the tensors to attack: by default every floating-point matrix.
+        rng: Where everything random comes from.
+        model: The model as a torch module, if there is one.
+        data: Labelled examples, if the attacker has any.
+        others: Other checkpoints of the same shape.
+        placement: Where the mark is believed to be: the paper's attacker knows the layer.
+        parameters: Scheme and parameters of the owner's key, which the paper's attacker knows too.
+        progress: Called with what is being done, how much is done, and how much there is in all.
+        bookmark: Where a long attack may save its progress; None: it saves nothing.
+
+    Examples:
+        >>> scene = Scene({"a": np.ones((2, 2), np.float32)}, ("a",), np.random.default_rng(0))
+        >>> scene.model is None
+        True
+    """
 
     weights: Weights
     target: tuple[str, ...]
-    """Stored names of the tensors to attack: by default every floating-point matrix."""
     rng: np.random.Generator
     model: "torch.nn.Module | None" = None
     data: Data | None = None
     others: tuple[Weights, ...] = ()
-    """Other checkpoints of the same shape."""
     placement: Placement = ()
-    """Where he believes the mark to be (the paper's attacker knows the layer, not the key)."""
     parameters: Parameters | None = None
-    """Scheme and parameters of the owner's key, which the paper's attacker knows too."""
     progress: Callable[[str, int, int], None] | None = None
-    """Called with what is being done, how much is done, how much there is in all."""
     bookmark: "Bookmark | None" = None
-    """Where an attack that takes long may keep how far it is; None: it keeps nothing."""
 
     def tell(self, what: str, done: int, total: int) -> None:
-        """Report progress, if anybody listens."""
+        """Report progress, if anybody listens.
+
+        Args:
+            what: What is being done.
+            done: How much of it is done.
+            total: How much there is in all.
+
+        Examples:
+            >>> rng = np.random.default_rng(0)
+            >>> Scene({}, (), rng, progress=print).tell("training", 1, 10)
+            training 1 10
+        """
         if self.progress is not None:
             self.progress(what, done, total)
 
     def targets(self) -> Iterable[tuple[str, Array]]:
-        """Names and values of the tensors to attack."""
+        """The tensors to attack.
+
+        Returns:
+            The name and the values of each.
+
+        Examples:
+            >>> weights = {"a": np.ones(4, np.float32), "b": np.ones(4, np.float32)}
+            >>> [name for name, _ in Scene(weights, ("b",), np.random.default_rng(0)).targets()]
+            ['b']
+        """
         return ((name, self.weights[name]) for name in self.target)
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What an attack made, and what it cost. Unchanged tensors may be left out of `weights`."""
+    """What an attack made, and what it cost.
+
+    Attributes:
+        weights: The new tensors, by stored name; those that did not change may be left out.
+        model: The new model, if the attack made one.
+        key: The forged key, if the attack made one.
+        placement: Where a forged key claims its mark to be.
+        steps: How many training steps it took.
+        queries: How often the model was asked.
+        note: A remark on how it went.
+        figures: Whatever else is worth a column: numbers by name.
+
+    Examples:
+        >>> Outcome(steps=100, figures={"zeros": 0.5}).weights is None
+        True
+    """
 
     weights: Weights | None = None
     model: "torch.nn.Module | None" = None
     key: "Key | None" = None
     placement: Placement = ()
-    """Where a forged key claims to be."""
     steps: int = 0
     queries: int = 0
     note: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Whatever else is worth a column: numbers by name."""
 
 
 @dataclass(frozen=True)
 class Attack(ABC):
-    """Base of all attacks; see the module's text."""
+    """Base of all attacks. A frozen dataclass derives from it; its fields are the settings.
+
+    Attributes:
+        summary: What it does, in one line.
+        expects: What should happen to a sound mark, in one line.
+        kind: `weights` (makes other weights), `key` (forges a key) or `test` (only looks).
+        needs: What it cannot do without: any of `model`, `data`, `others`.
+        preserves: Whether the network still computes the same; checked where there is data.
+        dial: The field that says how strong the attack is: the x axis of its sweep.
+
+    Raises:
+        ParameterError: A setting has the wrong type or is out of range.
+
+    Examples:
+        >>> prune = neuralmark.attacks.get("prune")
+        >>> issubclass(prune, Attack), prune.kind, prune.dial
+        (True, 'weights', 'share')
+    """
 
     summary: ClassVar[str]
-    """What it does, in one line."""
     expects: ClassVar[str]
-    """What should happen to a sound mark, in one line."""
     kind: ClassVar[AttackKind] = WEIGHTS
-    """`weights` (makes other weights), `key` (forges a key) or `test` (only looks)."""
     needs: ClassVar[frozenset[Need]] = frozenset()
-    """What it cannot do without: any of `model`, `data`, `others`."""
     preserves: ClassVar[bool] = False
-    """Whether the network computes what it did: checked where there is data to see it on."""
     dial: ClassVar[str] = ""
-    """The field that says how strong the attack is: the x axis of its sweep."""
 
     def __post_init__(self) -> None:
         """Refuse settings of another type or out of range; numpy's numbers become plain ones."""
@@ -167,7 +235,15 @@ class Attack(ABC):
 
     @classmethod
     def sweep(cls) -> tuple["Attack", ...]:
-        """The attacks of this kind that the suite runs, weak ones first; none: not in the suite."""
+        """The attacks of this class that the suite runs.
+
+        Returns:
+            The attacks, the weakest first; empty if it is not in the suite.
+
+        Examples:
+            >>> [noise.strength for noise in neuralmark.attacks.get("noise").sweep()][:3]
+            [0.01, 0.02, 0.05]
+        """
         return ()
 
     @property
@@ -187,17 +263,48 @@ class Attack(ABC):
 
     @classmethod
     def unit(cls) -> str:
-        """What the dial counts."""
+        """What the dial counts.
+
+        Returns:
+            A few words; empty if there is no dial.
+
+        Examples:
+            >>> neuralmark.attacks.get("prune").unit()
+            'share of the weights set to zero'
+        """
         each = next((each for each in fields(cls) if each.name == cls.dial), None)
         return str(each.metadata["meaning"]) if each else ""
 
     def settings(self) -> dict[str, Any]:
-        """All settings, by name."""
+        """All settings of this attack.
+
+        Returns:
+            The values, by name.
+
+        Examples:
+            >>> neuralmark.attacks.get("prune")(share=0.9).settings()
+            {'share': 0.9, 'how': 'magnitude'}
+        """
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @abstractmethod
     def run(self, scene: Scene) -> Outcome:
-        """Attack. Everything random comes from `scene.rng`."""
+        """Attack. Everything random comes from `scene.rng`.
+
+        Args:
+            scene: What the attacker holds.
+
+        Returns:
+            What it made, and what it cost.
+
+        Raises:
+            AttackError: It cannot be carried out on this model.
+
+        Examples:
+            >>> scene = Scene({"a": np.ones(4, np.float32)}, ("a",), np.random.default_rng(0))
+            >>> neuralmark.attacks.get("prune")(share=0.5).run(scene).weights["a"]
+            array([0., 0., 1., 1.], dtype=float32)
+        """
 
 
 _TYPES: dict[Any, tuple[type, str]] = {

@@ -68,7 +68,7 @@ class Detect(Attack):
 
     summary: ClassVar[str] = "look for traces of a mark in the weights, without the key"
     expects: ClassVar[str] = (
-        "weak marks look nearly like clean weights; who has the model from before sees the mark"
+        "weak marks look nearly like clean weights; whoever has the model from before sees the mark"
     )
     kind: ClassVar[AttackKind] = TEST
 
@@ -111,7 +111,7 @@ def study(
     Each maker marks every tensor (which it gets read-only); the clean ones are the tensors
     themselves. `references` are clean tensors that the attacker has; they should not be among
     those marked. 0.5 says nothing; below it, the statistic falls with the mark, and tells as much
-    as above. `unison` and `sparse` are for who has the weights before and after: steps that
+    as above. `unison` and `sparse` are for somebody with the weights before and after: steps that
     coincide, and weights that did not move, against Gaussian steps of the same size.
     """
     if not tensors:

@@ -29,7 +29,7 @@ class Distill(Attack):
     steps: int = option(300, "steps of training", low=1)
     lr: float = option(1e-3, "learning rate of Adam", low=0)
     temperature: float = option(2.0, "temperature of the teacher's answers", low=0.01, high=100)
-    batch: int = option(128, "examples a step", low=2)
+    batch: int = option(128, "examples per step", low=2)
 
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:

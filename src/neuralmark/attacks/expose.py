@@ -55,7 +55,7 @@ class _Find:
 class Expose(Attack):
     """Find the carriers by what the filter and the writing leave, and erase the mark."""
 
-    summary: ClassVar[str] = "find the carriers without the key, by filter and grid, and erase them"
+    summary: ClassVar[str] = "find the carriers without the key, and erase them"
     expects: ClassVar[str] = "a sound mark shows nothing; the published filter shows trained marks"
 
     by: str = option(

@@ -20,14 +20,14 @@ from neuralmark.marking.placement import canonical_name
 class Finetune(Attack):
     """Train on: the marked layers and the classifier, everything, or LoRA adapters."""
 
-    summary: ClassVar[str] = "fine-tune on new data (marked layers, all layers, or LoRA merged)"
+    summary: ClassVar[str] = "fine-tune on new data: marked layers, all, or merged LoRA"
     expects: ClassVar[str] = "100 % at the paper's learning rate of 0.001"
     needs: ClassVar[frozenset[Need]] = frozenset({"model", "data"})
     dial: ClassVar[str] = "rate"
 
     rate: float = option(0.001, "learning rate", low=0.0, high=100.0)
     epochs: int = option(2, "passes over the data", low=1, high=10_000)
-    batch: int = option(64, "examples a step", low=1, high=65536)
+    batch: int = option(64, "examples per step", low=1, high=65536)
     scope: str = option("all", "what is trained", choices=SCOPES)
     classifier: str = option("new", "a fresh classifier, or the model's own", choices=CLASSIFIERS)
     rank: int = option(8, "rank of the LoRA adapters", low=1, high=4096)

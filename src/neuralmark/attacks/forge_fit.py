@@ -34,7 +34,7 @@ from neuralmark.keys.key import Key
 class ForgeFit(Attack):
     """Regress K on watermarks, then look for a hash that fits."""
 
-    summary: ClassVar[str] = "fit a key matrix to the weights by regression (chosen-key forging)"
+    summary: ClassVar[str] = "fit a key matrix to the weights by regression"
     expects: ClassVar[str] = "passes the published check at R=1; native keys leave nothing to fit"
     kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "pools"
@@ -80,7 +80,7 @@ class ForgeFit(Attack):
     def _carriers(self, b: npt.NDArray[np.uint8], total: int) -> Carriers:
         carriers = Tiled.under(b, self.rounds, total, self.pools, cast(Pooling, self.pooling))
         if not carriers.per_pool:
-            raise AttackError("too few weights for so many pools and rounds: use fewer of them")
+            raise AttackError("too few weights for this many pools and rounds: use fewer of them")
         return carriers
 
     def _fitted(

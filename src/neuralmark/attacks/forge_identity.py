@@ -25,7 +25,7 @@ FILTERS = (PRIVATE, TILED, STREAM)
 class ForgeIdentity(Attack):
     """K = identity, and a filter that fits its hash."""
 
-    summary: ClassVar[str] = "identity matrix as key, with a filter listed to fit its hash"
+    summary: ClassVar[str] = "use the identity as key, with a filter to fit its hash"
     expects: ClassVar[str] = "passes a private filter with 100 %; hashed filters stay near 50 %"
     kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "bits"

@@ -21,7 +21,7 @@ from neuralmark.keys.key import Key
 class ForgeLearn(Attack):
     """Choose bits, then fit the matrix by gradient descent."""
 
-    summary: ClassVar[str] = "learn a secret matrix for freely chosen bits, weights frozen"
+    summary: ClassVar[str] = "learn a secret matrix for freely chosen bits"
     expects: ClassVar[str] = "VanillaMark, VoteMark: reaches 100 %; NeuralMark: stays near 50 %"
     kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "steps"

@@ -25,7 +25,7 @@ from neuralmark.marking.placement import canonical_name
 class ForgeOrder(Attack):
     """Put equal-shaped tensors into the order that fits a key."""
 
-    summary: ClassVar[str] = "order equal-shaped tensors to fit an honest key (linear assignment)"
+    summary: ClassVar[str] = "order equal-shaped tensors so that an honest key fits"
     expects: ClassVar[str] = "128 tensors pass for a raw key; a native key changes with the order"
     kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "tensors"

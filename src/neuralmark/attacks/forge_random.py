@@ -15,7 +15,7 @@ from neuralmark.attacks.tools.forging import best_drawn, ground_of, summary
 class ForgeRandom(Attack):
     """Draw keys and keep the best."""
 
-    summary: ClassVar[str] = "try random keys and keep the best (10 as in the paper, or many)"
+    summary: ClassVar[str] = "try random keys, and keep the best"
     expects: ClassVar[str] = "the best of N matches as well as the best of N coin-flippers"
     kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "tries"

@@ -29,7 +29,7 @@ _BATCH = 64
 class Nullspace(Attack):
     """Add noise to the marked layers where their inputs have (hardly) any component."""
 
-    summary: ClassVar[str] = "change weights in directions that the inputs of the layer never take"
+    summary: ClassVar[str] = "change weights in directions that inputs never take"
     expects: ClassVar[str] = "a layer that leaves room loses the mark; mark layers that leave none"
     needs: ClassVar[frozenset[Need]] = frozenset({"model", "data"})
     dial: ClassVar[str] = "amount"
@@ -152,7 +152,7 @@ def _chosen(scene: Scene) -> list[str]:
 
 
 _NO_LAYER = (
-    "{} is no weight of a plain convolution or linear layer: the inputs that it sees cannot be"
+    "{} is not a weight of a plain convolution or linear layer: the inputs that it sees cannot be"
     " recorded; attack another tensor"
 )
 

@@ -24,7 +24,7 @@ MODES = ("gradient", "projection")
 class Overwrite(Attack):
     """Train one's own mark into the owner's layer."""
 
-    summary: ClassVar[str] = "train own marks over the owner's (λ and η sweeps; adaptive forms)"
+    summary: ClassVar[str] = "train marks of one's own over the owner's"
     expects: ClassVar[str] = "NeuralMark stays at 100 % up to λ=1000 at η=0.001; others fall"
     needs: ClassVar[frozenset[Need]] = frozenset({"model", "data"})
     dial: ClassVar[str] = "weight"
@@ -32,7 +32,7 @@ class Overwrite(Attack):
     weight: float = option(1.0, "λ: weight of the attacker's mark (σz when projected)", low=0.0)
     rate: float = option(0.001, "η: learning rate", low=0.0, high=100.0)
     epochs: int = option(2, "passes over the data", low=1, high=10_000)
-    batch: int = option(64, "examples a step", low=1, high=65536)
+    batch: int = option(64, "examples per step", low=1, high=65536)
     keys: int = option(1, "keys written at once", low=1, high=256)
     scheme: str = option("", "the attacker's scheme (empty: the owner's)")
     rounds: int = option(0, "rounds of the attacker's filter (0: the owner's)", low=0, high=64)

@@ -4,7 +4,7 @@ Everything is rounded to nearest. Integers are symmetric with one scale for each
 (the first dimension) or for each group of consecutive inputs. nf4 is the code book of QLoRA
 (arXiv 2305.14314) with a scale for each block of 64. The GGUF types are those that the `gguf`
 package can quantise; it cannot make K-quants. Their blocks run through the whole tensor, so that
-kernels whose rows are no whole number of blocks are quantised too (files keep those in fp16).
+kernels whose rows are not a whole number of blocks are quantised too (files keep those in fp16).
 """
 
 import warnings
@@ -67,7 +67,7 @@ class Quantize(Attack):
     """Round every weight to a type of fewer bits."""
 
     summary: ClassVar[str] = "round the weights to fewer bits"
-    expects: ClassVar[str] = "survives down to three bits; two break mark and network"
+    expects: ClassVar[str] = "survives down to three bits; two break both mark and network"
     dial: ClassVar[str] = "to"
 
     to: str = option("int8", "type to round to", choices=tuple(BITS))

@@ -35,7 +35,7 @@ _SWEEP: dict[str, tuple[float, ...]] = {
 class Restructure(Attack):
     """Change the weights so that the function stays: permute, rescale, flip, dummy or rotate."""
 
-    summary: ClassVar[str] = "rebuild the network so that it computes the same with other weights"
+    summary: ClassVar[str] = "rebuild the network: same outputs, other weights"
     expects: ClassVar[str] = (
         "mild rescaling is survived; the rest destroys the mark until the owner aligns the model"
     )
@@ -61,7 +61,9 @@ class Restructure(Attack):
         if self.how in SHARES and not 0 < self.amount <= 1:
             raise ParameterError(f"amount must be a share for {self.how}, over 0 and up to 1")
         if self.how == DUMMY and (self.amount < 1 or self.amount != int(self.amount)):
-            raise ParameterError("amount must be a whole number from 1 for dummy: channels a layer")
+            raise ParameterError(
+                "amount must be a whole number from 1 for dummy: channels per layer"
+            )
         if self.how == RESCALE and not 0 < self.amount <= 10:
             raise ParameterError("amount must be over 0 and up to 10 for rescale: a of e^U(-a,a)")
 

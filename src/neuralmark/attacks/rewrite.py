@@ -26,7 +26,7 @@ from neuralmark.marking.reading import require_carriers
 class Rewrite(Attack):
     """Write own keys post hoc, at a chosen margin."""
 
-    summary: ClassVar[str] = "write own marks over the owner's without data (projection)"
+    summary: ClassVar[str] = "write marks of one's own over the owner's, without data"
     expects: ClassVar[str] = "both marks are there: the owner's goes only with a ruinous change"
     dial: ClassVar[str] = "margin"
 

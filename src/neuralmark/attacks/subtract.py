@@ -23,7 +23,7 @@ RANKS = (0, 16)
 class Subtract(Attack):
     """Set the weights that differ most from a public base back to it."""
 
-    summary: ClassVar[str] = "set the weights that differ most from a public base back to it"
+    summary: ClassVar[str] = "set what differs most from a public base back to it"
     expects: ClassVar[str] = "removes a mark that moves weights farther than fine-tuning did"
     needs: ClassVar[frozenset[Need]] = frozenset({"others"})
     dial: ClassVar[str] = "share"

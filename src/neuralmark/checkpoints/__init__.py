@@ -1,4 +1,4 @@
-"""Reading and writing model files. One module a format; the file's name is the format's name.
+"""Reading and writing model files. One module per format; the file's name is the format's name.
 
 `open_checkpoint` finds the format by the bytes. What formats share is in `contract` and `readers/`.
 Third parties register a module with `matches` and `open` under the entry point

@@ -117,7 +117,7 @@ class _Member:
     def _describe(self) -> TensorInfo:
         descr, fortran, shape = _fields(self.header) or (None, False, ())
         if descr is None:
-            raise self._bad("has a header that is no table of descr, fortran_order and shape")
+            raise self._bad("has a header that is not a table of descr, fortran_order and shape")
         dtype = DTYPES.get(descr, descr)
         obstacle = None
         if dtype not in ITEMSIZE:

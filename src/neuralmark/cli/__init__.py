@@ -1,4 +1,4 @@
-"""The command line: one file a verb, each twin to one library function.
+"""The command line: one file per verb, each the twin of one library function.
 
 A verb's file has a click command named `command`; its name is the verb. Heavy imports happen
 inside the commands, so that `--help` stays quick.

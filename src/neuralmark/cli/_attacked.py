@@ -221,7 +221,7 @@ def _tables(card: "Card") -> None:
 
 
 def _removals(rows: "Sequence[CardRow]") -> list[tuple[str, ...]]:
-    """A line for each sweep; what the strength counts is said once an attack."""
+    """A line for each sweep; what the strength counts is said once per attack."""
     lines: list[tuple[str, ...]] = []
     last = ""
     for row in rows:

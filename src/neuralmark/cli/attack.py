@@ -92,7 +92,7 @@ def command() -> None:
     """
 
 
-@command.command("list")
+@command.command("list", short_help="List the attacks: what they do, need and lead to.")
 @options.json_option
 def list_(as_json: bool) -> None:
     """List the attacks: what they do, what they need, what to expect."""
@@ -109,7 +109,7 @@ def list_(as_json: bool) -> None:
     output.table(("name", "what it does", "needs", "what to expect"), rows, numeric=())
 
 
-@command.command("suite")
+@command.command("suite", short_help="Run the attacks that need no data, and print a card.")
 @click.argument("model", type=options.PATH)
 @options.key_options
 @_shared
@@ -234,7 +234,7 @@ def _command_of(name: str) -> click.Command:
         _shared,
         options.json_option,
     )
-    return click.command(name, short_help=attack.summary)(decorated)
+    return click.command(name, short_help=_sentence(attack.summary))(decorated)
 
 
 def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Request") -> int:

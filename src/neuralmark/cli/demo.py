@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from neuralmark.records import Verdict
 
 
-@click.command("demo")
+@click.command("demo", short_help="Train a small network, mark it, damage it, and prove it.")
 @click.option(
     "-o",
     "--output",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from neuralmark.records import Verdict
 
 
-@click.command("embed")
+@click.command("embed", short_help="Write the key's mark into a copy of MODEL, or into MODEL.")
 @click.argument("model", type=options.PATH)
 @options.key_options
 @click.option(
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @click.option(
     "--base",
     type=options.PATH,
-    help="Public checkpoint that MODEL was fine-tuned from: hide the mark from who has it.",
+    help="Public checkpoint that MODEL was fine-tuned from: hide the mark from whoever has it.",
 )
 @click.option("--in-span", is_flag=True, help="Stay inside the span of a merged adapter (--base).")
 @click.option("--in-place", is_flag=True, help="Change MODEL itself, under a journal.")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from neuralmark.marking.options import Spread
 
 
-@click.command("inspect")
+@click.command("inspect", short_help="List the tensors of MODEL, and what each could carry.")
 @click.argument("model", type=options.PATH)
 @click.option(
     "--key",
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--base",
     type=options.PATH,
-    help="Public checkpoint that MODEL was fine-tuned from: say what who has it would find.",
+    help="Public checkpoint that MODEL was fine-tuned from: say what it gives away of a mark.",
 )
 @options.passphrase_file_option
 @options.json_option
@@ -123,7 +123,7 @@ def _against(found: "BaseComparison") -> None:
             ("fine-tuning moved", f"{output.percent(found.moved)} of the weights' norm"),
             ("still the base's", f"{output.percent(found.unmoved)} of the weights"),
             ("of low rank", f"{output.percent(found.low_rank)} of the difference"),
-            ("who has it finds", ", ".join(seen) + " (AUC; 0.5: nothing)" if seen else "-"),
+            ("seen with the base", ", ".join(seen) + " (AUC; 0.5: nothing)" if seen else "-"),
             ("advice", found.advice),
         ],
     )

@@ -89,7 +89,7 @@ def new(
     _report(key, file, as_json, {"why": why} if why else {})
 
 
-@command.command("show")
+@command.command("show", short_help="Show the public facts of a key.")
 @click.argument("file", type=options.PATH)
 @options.passphrase_file_option
 @options.json_option
@@ -112,7 +112,7 @@ def fingerprint(file: Path, as_json: bool) -> None:
         click.echo(output.printable(container["fingerprint"]))
 
 
-@command.command("import")
+@command.command("import", short_help="Wrap a key matrix made elsewhere as a raw key.")
 @click.argument("matrix", type=options.PATH)
 @click.option("--rounds", type=int, required=True, help="Rounds of the filter it was used with.")
 @click.option(

@@ -48,7 +48,7 @@ def command() -> None:
     """
 
 
-@command.command("list")
+@command.command("list", short_help="List the experiments, and what each costs.")
 @preset_option
 @options.json_option
 def list_(preset: str, as_json: bool) -> None:
@@ -105,7 +105,7 @@ def _spell(seconds: Any) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
-@command.command("show")
+@command.command("show", short_help="List the runs of an experiment, and which are finished.")
 @click.argument("name")
 @preset_option
 @results_option
@@ -133,7 +133,7 @@ def show(name: str, preset: str, results: Path, as_json: bool) -> None:
     output.table(("run", "state", "what"), rows, numeric=())
 
 
-@command.command("data")
+@command.command("data", short_help="Say which data sets are needed, and which are missing.")
 @click.argument("names", nargs=-1, metavar="[EXPERIMENT...]")
 @preset_option
 @data_option
@@ -253,7 +253,7 @@ def run(
     ctx.exit(1 if finished.failed else 0)
 
 
-@command.command("report")
+@command.command("report", short_help="Write the tables and figures, with the paper's values.")
 @preset_option
 @results_option
 @click.option(

@@ -15,7 +15,7 @@ LONGEST = 60
 """Letters of a value that are shown; --json has all of it."""
 
 
-@click.command("recheck")
+@click.command("recheck", short_help="Verify MODEL again, and compare with an earlier verdict.")
 @click.argument("verdict", type=options.PATH, metavar="VERDICT.json")
 @click.argument("model", type=options.PATH)
 @options.key_options

@@ -8,7 +8,7 @@ from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 
 
-@click.command("recover")
+@click.command("recover", short_help="Undo or complete an in-place embedding that was cut short.")
 @click.argument("model", type=options.PATH)
 @options.json_option
 def command(model: Path, as_json: bool) -> None:

@@ -6,7 +6,7 @@ from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 
 
-@click.command("schemes")
+@click.command("schemes", short_help="List the schemes, their settings, and what theory says.")
 @options.json_option
 def command(as_json: bool) -> None:
     """List the schemes, their own settings, and what their theory says of false matches.

@@ -23,7 +23,7 @@ EXIT_CODES = {"verified": 0, "unreadable": 3}
 """By status; 1 for every other."""
 
 
-@click.command("verify")
+@click.command("verify", short_help="Look for the key's mark in MODEL, and give a verdict.")
 @click.argument("model", type=options.PATH)
 @options.key_options
 @click.option(
@@ -69,9 +69,9 @@ def command(
 ) -> None:
     """Look for the key's mark in MODEL and give a verdict with its bound.
 
-    With a claim or tensor names, verify looks only there; without, in the tensors that auto would
-    choose and in every tensor large enough, the bound corrected for all of them. Exit code 0:
-    verified; 1: not; 3: the weights could not be read.
+    With a claim or tensor names, verify reads only those tensors. Without, it tries the tensors
+    that auto would choose and every tensor large enough, and corrects the bound for all of them.
+    Exit code 0: verified; 1: not; 3: the weights could not be read.
     """
     from neuralmark.api import verify
 
@@ -104,7 +104,7 @@ def command(
 def _chance(verdict: "Verdict") -> str:
     if verdict.key_kind != "native":
         return "no bound: this key was chosen freely, and may have been chosen to fit"
-    return f"at most {output.power_of_two(verdict.bound_log2)} for so many bits"
+    return f"at most {output.power_of_two(verdict.bound_log2)} for this many bits"
 
 
 def _how(verdict: "Verdict") -> str:

@@ -193,7 +193,7 @@ class Grid:
 
 
 def shortened(values: Float, mantissa: int) -> Float:
-    """Rounded to so many mantissa bits, ties to even (float64, no smallest step)."""
+    """Rounded to this many mantissa bits, ties to even (float64, no smallest step)."""
     if mantissa >= DOUBLE:
         return values
     low, words = DOUBLE - mantissa, values.view(np.int64)

@@ -1,7 +1,7 @@
 """Finding the grid of a tensor from its values alone (METHOD, section 4).
 
 Few mantissa bits show in the bit patterns. Multiples of a scale are looked for in `core.steps`,
-and win when they hold, since they are coarser. What is no grid but a list of values is refused.
+and win when they hold, since they are coarser. A mere list of values is not a grid and is refused.
 """
 
 import math
@@ -118,7 +118,7 @@ def _mantissa(values: Values, sample: Values, file_mantissa: int) -> int:
 
 
 def _holds(values: Values, bits: int) -> bool:
-    """Whether all but a thousandth of the non-zero values use at most so many mantissa bits."""
+    """Whether all but a thousandth of the non-zero values use at most this many mantissa bits."""
     words, width = _words(values)
     mask = (1 << (width - bits)) - 1
     if not int(np.bitwise_or.reduce(words)) & mask:

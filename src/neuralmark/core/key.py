@@ -121,9 +121,26 @@ class Parameters:
         rounds: int | None = None,
         filter: Filter = STREAM,  # noqa: A002 - the name it has everywhere
     ) -> "Parameters":
-        """Fill in what is not given: 256 bits, twice as many pools (512 at least), one round.
+        """Fill in what is not given.
 
-        The published (tiled) filter has four rounds, as in the paper.
+        Args:
+            bits: Length of the watermark; 256 by default.
+            pools: How many groups the carriers are averaged in; by default twice the bits, but at
+                least 512.
+            rounds: How many times the filter is applied; once by default, four times if `tiled`.
+            filter: How carriers are chosen, `stream` or `tiled`.
+
+        Returns:
+            The parameters.
+
+        Raises:
+            ParameterError: A value is out of range.
+
+        Examples:
+            >>> Parameters.of(bits=512).pools
+            1024
+            >>> Parameters.of(filter="tiled").rounds
+            4
         """
         bits = 256 if bits is None else bits
         pools = max(512, 2 * bits) if pools is None else pools
@@ -132,15 +149,39 @@ class Parameters:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Parameters":
-        """Read back what `to_dict` gave; raises on anything else, KeyError if a part is missing."""
+        """Read back what `to_dict` gave.
+
+        Args:
+            data: Values by name.
+
+        Returns:
+            The parameters.
+
+        Raises:
+            ParameterError: A part is missing or out of range.
+
+        Examples:
+            >>> Parameters.from_dict(Parameters(bits=160).to_dict()).bits
+            160
+        """
         if not isinstance(data, dict):
-            raise TypeError("parameters are no table")
+            raise ParameterError("the parameters are not a table")
+        if missing := [name for name in _COMMON if name not in data]:
+            raise ParameterError(f"{missing[0]!r} is missing")
         common = {name: data[name] for name in _COMMON}
         own = tuple(sorted((name, data[name]) for name in set(data) - set(_COMMON)))
         return cls(**common, own=own)
 
     def to_dict(self) -> dict[str, int | float | str]:
-        """As it stands in key files, claims, verdicts and in the derivation."""
+        """As it stands in key files, claims, verdicts and in the derivation.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> Parameters(bits=160).to_dict()["filter"]
+            'stream'
+        """
         return {
             "bits": self.bits,
             "filter": self.filter,
@@ -152,8 +193,25 @@ class Parameters:
         }
 
     def setting(self, name: str) -> Any:
-        """One of the scheme's own settings."""
-        return dict(self.own)[name]
+        """One of the scheme's own settings.
+
+        Args:
+            name: What it is called.
+
+        Returns:
+            Its value.
+
+        Raises:
+            ParameterError: The scheme has no such setting.
+
+        Examples:
+            >>> neuralmark.schemes.parameters("votemark").setting("votes")
+            11
+        """
+        own = dict(self.own)
+        if name not in own:
+            raise ParameterError(f"{self.scheme} has no setting {name!r}")
+        return own[name]
 
 
 _COMMON = ("bits", "filter", "pooling", "pools", "rounds", "scheme")

@@ -80,7 +80,7 @@ class _Test:
         return 0.99 if self.mantissa < 10 else 0.999
 
     def off(self, sizes: Float, steps: Float, errors: float = 1.0) -> npt.NDArray[np.bool_]:
-        """Which sizes are no multiples of the steps, by so many errors or more."""
+        """Which sizes are not multiples of the steps, by this many errors or more."""
         error = np.abs(sizes - np.rint(sizes / steps) * steps)
         return np.asarray(error > (sizes * self.slack + self.least) * errors)
 

@@ -17,14 +17,14 @@ from neuralmark.errors import ParameterError
 Values = npt.NDArray[np.floating]
 
 MOST_RANK = 64
-"""An adapter has no more; what is left without so many directions is what a mark can hide in."""
+"""An adapter has no more; what is left without these directions is what a mark can hide in."""
 _OVERSAMPLED = 8
 _LAW_POINTS = 4096
 _PASSES = 3
 _EXACT = 512
 """Matrices with a side no longer than this are decomposed as they are."""
 _UNMOVED = 0.01
-"""More weights than this share that equal the base's are no chance: a mark in them would show."""
+"""More weights than this share that equal the base's are not chance: a mark in them would show."""
 
 
 @dataclass(frozen=True, eq=False)

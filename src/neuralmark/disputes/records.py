@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 from neuralmark.core.bound import SECURITY_BITS
 from neuralmark.core.key import KEY_KINDS, KeyKind
+from neuralmark.disputes import presenting
 from neuralmark.disputes.relations import RELATED, Relation
 from neuralmark.errors import DisputeError
 from neuralmark.records import NOT_VERIFIED, VERIFIED, Fields, Record, Verdict
@@ -42,20 +43,61 @@ def exhibit_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Shown:
-    """A model before the judge: its path and the SHA-256 of each of its files."""
+    """A model before the judge.
+
+    Attributes:
+        path: Its path, as given.
+        files: SHA-256 of each of its files, by name.
+
+    Examples:
+        >>> Shown("model.safetensors").files
+        {}
+    """
 
     path: str
     files: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, given: Fields) -> Self:
-        """From a parsed ruling; raises on anything of the wrong form."""
+        """From a parsed ruling.
+
+        Args:
+            given: The table of the model.
+
+        Returns:
+            The model.
+
+        Raises:
+            TypeError: A part has the wrong form.
+            ValueError: A part is missing.
+
+        Examples:
+            >>> Shown.read(Fields({"path": "model.safetensors", "files": {}})).path
+            'model.safetensors'
+        """
         return cls(given.text("path"), given.table("files").all_texts())
 
 
 @dataclass(frozen=True)
 class Party:
-    """A claimant, with the public side of the key it brings."""
+    """A claimant, with the public side of its key.
+
+    Attributes:
+        name: What it is called.
+        fingerprint: Public name of its key.
+        commitment: Hiding commitment to its key.
+        key_kind: `native` or `raw`.
+        exhibit: The model that it shows.
+        stated_time: When the commitment was registered, as stated; nothing depends on it.
+
+    Raises:
+        DisputeError: The stated time is not a time.
+
+    Examples:
+        >>> shown = Shown("model.safetensors")
+        >>> Party("Acme", key.fingerprint, key.commitment, key.kind, shown).label
+        'the exhibit of Acme'
+    """
 
     name: str
     fingerprint: str
@@ -63,7 +105,6 @@ class Party:
     key_kind: KeyKind
     exhibit: Shown
     stated_time: str | None = None
-    """When the commitment was registered, as somebody stated it; nothing depends on it."""
 
     def __post_init__(self) -> None:
         """Refuse a time that is none."""
@@ -77,7 +118,25 @@ class Party:
 
     @classmethod
     def read(cls, given: Fields) -> Self:
-        """From a parsed ruling; raises on anything of the wrong form."""
+        """From a parsed ruling.
+
+        Args:
+            given: The table of the party.
+
+        Returns:
+            The party.
+
+        Raises:
+            TypeError: A part has the wrong form.
+            ValueError: A part is missing.
+            DisputeError: The name or the stated time is not one.
+
+        Examples:
+            >>> shown = {"path": "model.safetensors", "files": {}}
+            >>> table = {"name": "Acme", "fingerprint": "nm1-", "commitment": "", "exhibit": shown}
+            >>> Party.read(Fields(table | {"key_kind": "native", "stated_time": None})).name
+            'Acme'
+        """
         return cls(
             name=check_name(given.text("name")),
             fingerprint=given.text("fingerprint"),
@@ -160,7 +219,7 @@ def _found(verdict: Verdict) -> str:
 
 
 def state_of(verdict: Verdict) -> Presence:
-    """Present, traces, absent; or unproven, which is no mark, for nobody and against nobody.
+    """Present, traces, absent; or unproven, which is not a mark, for nobody and against nobody.
 
     A key that can be fitted to a model (a raw matrix) or that is too short to prove anything
     must not leave traces either: they would be as easy to make up as a match.
@@ -232,9 +291,7 @@ class Ruling(Record):
     set_aside: tuple[str, ...]
     version: str = __version__
     related_from: float = RELATED
-    """The correlation from which on models counted as related."""
     absent_above: float = ABSENT_ABOVE
-    """The log2 of the chance above which a mark counted as absent."""
 
     @property
     def decided(self) -> bool:
@@ -252,11 +309,43 @@ class Ruling(Record):
         return labels if self.disputed is None else (*labels, DISPUTED)
 
     def sighting(self, party: str, model: str) -> Sighting:
-        """What a party's key showed in a model."""
-        return next(s for s in self.sightings if (s.party, s.model) == (party, model))
+        """What a party's key showed in a model.
+
+        Args:
+            party: Name of the party.
+            model: What the model is called: one of `models`.
+
+        Returns:
+            Whether the mark is there, and the counts.
+
+        Raises:
+            DisputeError: The ruling has no such party or model.
+
+        Examples:
+            >>> other = neuralmark.Key.new(key.parameters)
+            >>> acme = neuralmark.Claimant("Acme", key, "marked.safetensors")
+            >>> idle = neuralmark.Claimant("Idle", other, "marked.safetensors")
+            >>> neuralmark.arbitrate([acme, idle]).sighting("Acme", "the exhibit of Idle").state
+            'present'
+        """
+        for each in self.sightings:
+            if (each.party, each.model) == (party, model):
+                return each
+        raise DisputeError(f"the ruling does not tell of {party!r} in {model!r}")
 
     def commitments(self) -> tuple[Party, ...]:
-        """The parties whose commitments have a stated time, the earliest first."""
+        """The parties whose commitments have a stated time.
+
+        Returns:
+            These parties, the earliest first.
+
+        Examples:
+            >>> other = neuralmark.Key.new(key.parameters)
+            >>> acme = neuralmark.Claimant("Acme", key, "marked.safetensors", None, "2024-05-01")
+            >>> idle = neuralmark.Claimant("Idle", other, "marked.safetensors")
+            >>> [party.stated_time for party in neuralmark.arbitrate([acme, idle]).commitments()]
+            ['2024-05-01T00:00:00+00:00']
+        """
         stated = [
             (datetime.fromisoformat(stated_time(party.stated_time)), party)
             for party in self.parties
@@ -264,8 +353,23 @@ class Ruling(Record):
         ]
         return tuple(party for _, party in sorted(stated, key=lambda entry: entry[0]))
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return presenting.table(self.to_dict(), self.models)
+
     def to_dict(self) -> dict[str, Any]:
-        """As `neuralmark arbitrate --json` prints it."""
+        """As `neuralmark arbitrate --json` prints it.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> other = neuralmark.Key.new(key.parameters)
+            >>> acme = neuralmark.Claimant("Acme", key, "marked.safetensors")
+            >>> idle = neuralmark.Claimant("Idle", other, "marked.safetensors")
+            >>> neuralmark.arbitrate([acme, idle]).to_dict()["owner"]
+            'Acme'
+        """
         return {
             "format": RULING_FORMAT,
             "version": self.version,
@@ -320,11 +424,11 @@ class Ruling(Record):
         """Refuse names of nobody, and a key that was not looked for in every model once."""
         names, models = [party.name for party in self.parties], self.models
         if len(names) < 2 or len(set(names)) != len(names):
-            raise ValueError("it has not two parties, or two of one name")
+            raise ValueError("it has fewer than two parties, or two of one name")
         named = {*(case.party for case in self.cases), *self.set_aside}
         compared = {label for each in self.relations for label in (each.one, each.two)}
         if not named <= set(names) or not compared <= set(models):
-            raise ValueError("it names a party or a model that is none of it")
+            raise ValueError("it names a party or a model that it does not have")
         complete = [case.party for case in self.cases if case.complete]
         if [case.party for case in self.cases] != names or (
             self.owner is not None and complete != [self.owner]
@@ -339,7 +443,7 @@ def check_name(name: str) -> str:
     """A party's name: some text of one line, and not too long."""
     if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise DisputeError(
-            f"{name[:LONGEST_NAME]!r} is no name for a party: give one line of at most"
+            f"{name[:LONGEST_NAME]!r} is not a name for a party: give one line of at most"
             f" {LONGEST_NAME} characters"
         )
     return name
@@ -357,7 +461,7 @@ def stated_time(text: str) -> str:
         return moment.astimezone(UTC).isoformat()
     except (ValueError, OverflowError):
         raise DisputeError(
-            f"{text[:60]!r} is no time: write it as 2024-05-01 or 2024-05-01T12:00+02:00"
+            f"{text[:60]!r} is not a time: write it as 2024-05-01 or 2024-05-01T12:00+02:00"
         ) from None
 
 

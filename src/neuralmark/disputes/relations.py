@@ -25,7 +25,7 @@ LEAST_SIZE = 1000
 """Smaller tensors are not compared, nor are vectors: a norm's weights are alike in all models."""
 
 LEAST_UNMARKED = 10_000
-"""So many unmarked weights are needed for a figure without the marked ones."""
+"""How many unmarked weights are needed for a figure without the marked ones."""
 
 RELATED = 0.2
 """Models that correlate less are taken for unrelated: far above what models trained apart reach,
@@ -40,20 +40,32 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Relation:
-    """How much two models correlate, in the tensors without a mark and in all of them."""
+    """How much two models correlate, in the tensors without a mark and in all of them.
+
+    Attributes:
+        one: What the first model is called.
+        two: What the second model is called.
+        unmarked: Over the tensors that no party's mark touches; None where there are too few.
+        overall: Over all tensors; None where nothing can be compared.
+        tensors: How many tensors were compared.
+        weights: How many weights they have.
+        shared: Share of the larger model's weights that the other has in tensors of equal shapes.
+        limit: The correlation from which on models count as related.
+
+    Examples:
+        >>> relation = Relation("the exhibit of Acme", "the disputed model", 0.97, 0.95)
+        >>> relation.correlation, relation.related
+        (0.97, True)
+    """
 
     one: str
     two: str
     unmarked: float | None
-    """None where the tensors that no party's mark touches are too few."""
     overall: float | None
-    """None where nothing can be compared."""
     tensors: int = 0
     weights: int = 0
     shared: float = 0.0
-    """Share of the larger model's weights that the other has in tensors of the same shapes."""
     limit: float = RELATED
-    """The correlation from which on it counts as related."""
 
     @property
     def correlation(self) -> float | None:
@@ -66,14 +78,39 @@ class Relation:
         return self.correlation is not None and self.correlation >= self.limit
 
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in a ruling."""
+        """As it stands in a ruling.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> Relation("one", "two", None, 0.5).to_dict()["related"]
+            True
+        """
         told = asdict(self) | {"correlation": self.correlation, "related": self.related}
         del told["limit"]  # the same for all: the ruling has it
         return told
 
     @classmethod
     def read(cls, given: Fields, limit: float) -> Self:
-        """From a parsed ruling; raises on anything of the wrong form."""
+        """From a parsed ruling.
+
+        Args:
+            given: The table of the relation.
+            limit: The correlation from which on models counted as related.
+
+        Returns:
+            The relation.
+
+        Raises:
+            TypeError: A part has the wrong form.
+            ValueError: A part is missing.
+
+        Examples:
+            >>> told = Relation("one", "two", None, 0.5).to_dict()
+            >>> Relation.read(Fields(told), RELATED).overall
+            0.5
+        """
         return cls(
             one=given.text("one"),
             two=given.text("two"),

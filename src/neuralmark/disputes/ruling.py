@@ -34,7 +34,7 @@ _FOUND = {PRESENT: "is present", TRACES: "has left traces"}
 _STATES = {
     ABSENT: "is absent from",
     TRACES: "shows only traces (weakened, or found by luck) in",
-    UNPROVEN: "matches without proof (which is no mark) in",
+    UNPROVEN: "matches without proof (which is not a mark) in",
 }
 
 
@@ -100,7 +100,7 @@ def rule(
 
 
 def check_parties(parties: Sequence[Party]) -> None:
-    """Two parties at least, each with a name and a key of its own."""
+    """At least two parties, each with a name and a key of its own."""
     if len(parties) < 2:
         raise DisputeError("a dispute needs at least two parties, each with a claimant")
     names = [check_name(party.name) for party in parties]
@@ -199,7 +199,7 @@ def _case(
             missing.append(f"the mark of {other.name} {_FOUND[state]} in {party.label}")
         elif state == UNPROVEN:
             holds.append(
-                f"the key of {other.name} matches {party.label} without proof, which is no mark"
+                f"the key of {other.name} matches {party.label} without proof, which is not a mark"
             )
         else:
             holds.append(f"the mark of {other.name} is absent from {party.label}")

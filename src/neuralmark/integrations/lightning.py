@@ -89,7 +89,7 @@ class NeuralMarkCallback(Callback):
             self._log(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log once an epoch, however short."""
+        """Log once per epoch, however short."""
         self._log(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

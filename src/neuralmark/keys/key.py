@@ -268,7 +268,7 @@ class Key:
             path: Where to write it.
             passphrase: What it is encrypted with; None stores the secret plainly.
             overwrite: Whether a file that is there already may be replaced.
-            cost: How dear each guess of the passphrase is made, as a power of two (scrypt's N).
+            cost: How costly each guess of the passphrase is, as a power of two (scrypt's N).
 
         Raises:
             OutputError: The file exists already or cannot be written.

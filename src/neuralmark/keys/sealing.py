@@ -118,5 +118,5 @@ def unb64(text: str, length: int | None = None) -> bytes:
     except binascii.Error:
         raise ValueError("not base64") from None
     if b64(data) != text or (length is not None and len(data) != length):
-        raise ValueError("not the base64 of so many bytes")
+        raise ValueError("not the base64 of this many bytes")
     return data

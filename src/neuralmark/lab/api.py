@@ -30,16 +30,22 @@ Watch = Callable[[Board], None]
 class Means:
     """With what runs are carried out.
 
-    >>> Means(jobs=2).engine
-    'local'
+    Attributes:
+        jobs: How many runs at a time.
+        engine: `local` for processes of this machine, `ray` for a Ray cluster.
+        device: Where runs compute: auto, cpu or cuda.
+
+    Raises:
+        ParameterError: A value is out of range.
+
+    Examples:
+        >>> Means(jobs=2).engine
+        'local'
     """
 
     jobs: int = 1
-    """Runs at a time."""
     engine: Literal["local", "ray"] = "local"
-    """Processes of this machine, or a Ray cluster."""
     device: str = AUTO
-    """Where runs compute: auto, cpu or cuda."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -89,7 +95,17 @@ class Work:
 
 @dataclass(frozen=True)
 class Failed:
-    """A run that could not be done."""
+    """A run that could not be done.
+
+    Attributes:
+        run: Identity of the run.
+        what: What it was to do.
+        why: What went wrong.
+
+    Examples:
+        >>> Failed("0f3a", "digits, neuralmark", "out of memory").why
+        'out of memory'
+    """
 
     run: str
     what: str
@@ -98,10 +114,20 @@ class Failed:
 
 @dataclass(frozen=True)
 class Finished:
-    """How runs ended."""
+    """How runs ended.
+
+    Attributes:
+        done: How many runs are finished, those from before included.
+        before: How many had been finished before.
+        failed: The runs that could not be done.
+
+    Examples:
+        >>> finished = Finished(done=3, before=1, failed=())
+        >>> finished.done - finished.before
+        2
+    """
 
     done: int
-    """Finished runs, those from before included."""
     before: int
     failed: tuple[Failed, ...]
 
@@ -122,7 +148,26 @@ def prepare(
     results: str | Path = RESULTS,
     means: Means | None = None,
 ) -> Work:
-    """Check that experiments can be run as asked, before anything is."""
+    """Check that experiments can be run as asked, before anything is.
+
+    Args:
+        names: Names of experiments, as `neuralmark lab list` prints them, or "all".
+        preset: The scale: paper, cpu, smoke, or a TOML file.
+        data: Folder with the data sets.
+        results: Folder for runs and rows.
+        means: Runs at a time, engine and device.
+
+    Returns:
+        The runs, not begun yet; `carry_out` does those that are not finished.
+
+    Raises:
+        ParameterError: A name, the preset or the data folder is wrong.
+        DataSetError: A data set is missing, incomplete or damaged.
+
+    Examples:
+        >>> len(prepare(["overlap"], preset="smoke").specs)
+        3
+    """
     means = means or Means()
     scale = load_preset(preset)
     specs = specs_of(names, scale)
@@ -158,8 +203,13 @@ def run(
         How many runs are finished, how many were before, and which failed.
 
     Raises:
-        ParameterError: If a name, the preset or the data folder is wrong.
+        ParameterError: A name, the preset or the data folder is wrong.
+        DataSetError: A data set is missing, incomplete or damaged.
 
+    Examples:
+        >>> run("fidelity-text", preset="smoke")
+        Traceback (most recent call last):
+        neuralmark.errors.ParameterError: fidelity-text has no runs at the scale of smoke
     """
     work = prepare(names, preset=preset, data=data, results=results, means=means)
     return work.carry_out(watch)
@@ -172,7 +222,25 @@ def fetch(
     preset: str = "cpu",
     say: Callable[[str], None] = lambda line: None,
 ) -> list[str]:
-    """Fetch the data sets that experiments need and that are not in the folder; name them."""
+    """Fetch the data sets that experiments need and that are not in the folder.
+
+    Args:
+        names: Names of experiments, or "all".
+        folder: Folder with the data sets.
+        preset: The scale: paper, cpu, smoke, or a TOML file.
+        say: Called with a line before each download.
+
+    Returns:
+        The names of those that were fetched.
+
+    Raises:
+        ParameterError: A name or the preset is wrong.
+        DataSetError: A set cannot be fetched, or arrives damaged.
+
+    Examples:
+        >>> fetch(["pruning"], "data", preset="smoke")  # scikit-learn has the digits
+        []
+    """
     fetched = []
     for name in datasets.needed(specs_of(names, load_preset(preset))):
         found = datasets.look(name, Path(folder))
@@ -197,8 +265,13 @@ def report(
         The files that were written.
 
     Raises:
-        ResultsError: If there are no results.
+        ParameterError: The preset is unknown.
+        ResultsError: There are no results.
 
+    Examples:
+        >>> report(preset="smoke", results="empty")
+        Traceback (most recent call last):
+        neuralmark.errors.ResultsError: there are no results in empty: run something first (lab.run)
     """
     if not Path(results).is_dir():
         raise ResultsError(f"there are no results in {results}: run something first (lab.run)")

@@ -33,9 +33,9 @@ LEAST_SHARE = 0.125
 def attempts_for(
     known: Sequence[Tensor], key: Key, claim: Claim | None, names: Sequence[str] | None
 ) -> list[Attempt]:
-    """By claim or by names, only there; else the `auto` lists and every tensor large enough.
+    """Where a claim or names point to; else the `auto` lists and every tensor large enough.
 
-    None at all where nothing of what is looked for can be read.
+    Empty where nothing of it can be read.
     """
     if claim is not None:
         check_claim(claim, key)

@@ -23,9 +23,9 @@ from neuralmark.storage import files
 
 _READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
 _SMALL = 1 << 20
-"""What is smaller and cannot be read is no model: the arguments of a training, say."""
+"""What is smaller and cannot be read is not a model: the arguments of a training run, say."""
 _SAME = 0.1
-"""With fewer of the weights under the same names than this share, names are no help."""
+"""Where a smaller share of the weights has the same names, names do not help."""
 _FORMATS = {
     ".safetensors": "safetensors",
     ".npz": "npz",
@@ -265,6 +265,6 @@ def links_in(root: Path) -> tuple[str, ...]:
 
 
 def left_out_of(root: Path) -> tuple[str, ...]:
-    """Say what of a folder is no part of the copy."""
+    """Say which files of a folder are not copied."""
     gone = sorted(e.name for e in root.rglob("*") if files.left_out(e)) if root.is_dir() else []
     return (f"left out of the copy: {', '.join(dict.fromkeys(gone))}",) if gone else ()

@@ -56,7 +56,7 @@ class Draft:
     change_largest: float
     """Largest change of a single weight."""
     exposure: float | None = None
-    """How well who has the public base finds the moved weights (AUC; 0.5: not at all)."""
+    """How well somebody with the public base finds the moved weights (AUC; 0.5: not at all)."""
 
     @property
     def checkpoint(self) -> Checkpoint:

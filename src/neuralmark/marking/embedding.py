@@ -44,7 +44,8 @@ class Embedding:
         change_largest: The largest change of one weight.
         carriers: How many weights carry the mark.
         weights_per_pool: How many of them share a pool.
-        exposure: How well who has the public base finds the moved weights (AUC; 0.5 is not at all).
+        exposure: How well somebody with the public base finds the moved weights (AUC; 0.5: not
+            at all).
         warnings: What the owner should know before relying on the mark.
         others: Verdicts of other keys before and after, where their keys were given.
 

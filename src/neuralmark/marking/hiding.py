@@ -15,7 +15,7 @@ from neuralmark.marking.surveying import Survey
 LEAST_STRENGTH = 1.0
 """Weaker marks do not survive much; none is written unless the owner asks for it."""
 WELL_HIDDEN, HIDDEN = 0.58, 0.6
-"""How well who has the public base may find the moved weights: what is aimed at, and the limit."""
+"""How well somebody with the public base may find moved weights: the aim, and the limit."""
 MERGED = 0.5
 """An update with more of its energy in a part of low rank than this is a merged adapter."""
 _HALVINGS = 6
@@ -52,7 +52,7 @@ def exposure_at(found: Survey, solver: LeastChange, strength: float, seed: int) 
 
 
 def hidden_strength(found: Survey, solver: LeastChange, most: float, seed: int) -> float:
-    """The largest strength, up to `most`, at which who has the base finds next to nothing."""
+    """The largest strength, up to `most`, at which somebody with the base finds next to nothing."""
     if exposure_at(found, solver, most, seed) <= WELL_HIDDEN:
         return most
     low, high = min(LEAST_STRENGTH, most), most
@@ -81,7 +81,7 @@ def _not_hidden(found: Survey, seen: float) -> str:
             " adapter: mark inside the adapter's span (in_span=True)"
         )
     return (
-        f"who has the base would find the mark: even at strength {LEAST_STRENGTH:g} moved weights"
-        f" stand out (AUC {seen:.2f}; {HIDDEN} at most is hidden){merged}; else give it more"
+        f"whoever has the base would find the mark: even at strength {LEAST_STRENGTH:g} moved"
+        f" weights stand out (AUC {seen:.2f}; {HIDDEN} at most is hidden){merged}; else mark more"
         " tensors (spread='all'), or insist with strength=..."
     )

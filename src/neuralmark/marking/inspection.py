@@ -74,7 +74,7 @@ class Inspection:
         auto_carriers: How many carriers they have together.
         auto_weights_per_pool: How many carriers share a pool.
         auto_cost_percent: The change that the strength costs, in percent; None if not known.
-        base: What who has the public base would find; None if no base was given.
+        base: What somebody with the public base would find; None if no base was given.
 
     Examples:
         >>> neuralmark.inspect("model.safetensors", key).auto
@@ -95,7 +95,15 @@ class Inspection:
     base: "BaseComparison | None" = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As `neuralmark inspect --json` prints it."""
+        """As `neuralmark inspect --json` prints it.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> neuralmark.inspect("model.safetensors", key).to_dict()["format"]
+            'safetensors'
+        """
         return asdict(self) | {"parameters": self.parameters.to_dict()}
 
 

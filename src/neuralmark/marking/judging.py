@@ -77,7 +77,7 @@ class Looked:
 def judge(
     finding: Finding, suspect: Suspect, key: Key, looked: Looked, *, full_digest: bool = False
 ) -> Verdict:
-    """The verdict on what was found in so many ways of looking."""
+    """The verdict on what was found, for this number of ways of looking."""
     bits, matched, trials = key.parameters.bits, finding.matched, looked.trials
     needed = bound.boundary(bits, trials)
     status, reason = _status(key, finding, needed, looked)

@@ -77,13 +77,13 @@ def import_key(
     key = Key.raw(matrix, rounds, pooling, content, filter)
     if "bits" in checkpoint.names():
         if checkpoint.info("bits").dtype not in ("U8", "I8", "BOOL"):
-            raise ParameterError(f"{path}: bits must be uint8 or bool, one element a bit")
+            raise ParameterError(f"{path}: bits must be uint8 or bool, one element per bit")
         _check_bits(path, _bytes(checkpoint, "bits", 1 << 20), key)
     return key
 
 
 def _check_bits(path: Path, stored: bytes, key: Key) -> None:
-    """`bits` holds one byte a bit (uint8 or bool)."""
+    """`bits` holds one byte per bit (uint8 or bool)."""
     assert key.matrix is not None
     if stored != watermark(key.matrix, key.content).tobytes():
         raise KeyFileError(

@@ -15,10 +15,10 @@ from neuralmark.marking.placement import Tensor, canonical_name
 from neuralmark.records.parts import TensorMapping
 
 MOST_PREFIXES = 64
-"""So many common prefixes are tried at most, those that cover most weights first."""
+"""How many common prefixes are tried at most, those that cover most weights first."""
 
 MOST_TWINS = 12
-"""So many choices among tensors of one canonical name are tried at most."""
+"""How many choices among tensors of one canonical name are tried at most."""
 
 ADDED = ("model.", "transformer.", "backbone.", "language_model.")
 """Prefixes that a model may have had before its inner part was saved alone."""

@@ -103,8 +103,8 @@ class InspectOptions:
         spread: How many tensors `auto` chooses, `wide`, `quick` or `all`.
         weights: Whether to read the chosen tensors, to say on which grid their values lie and
             whether a mark can hide in them.
-        base: The public checkpoint that the model was fine-tuned from, to say what who has it would
-            find.
+        base: The public checkpoint that the model was fine-tuned from, to say what somebody who
+            has it would find.
 
     Raises:
         ParameterError: The strength is out of range.

@@ -148,7 +148,7 @@ def read_marked(
 
 
 def not_finite(tensor: Tensor) -> NonFiniteError:
-    """The error for carriers that are no numbers; it knows the tensor's stored name."""
+    """The error for carriers that are not numbers; it knows the tensor's stored name."""
     return NonFiniteError(
         f"weights of {tensor.name!r} that carry the mark are NaN or infinite: no bit can be"
         " read from them; ask for an intact copy, or set them to 0 in one and say so",

@@ -73,7 +73,16 @@ class Recheck:
         return f"the verdict does not hold: {names or self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As `neuralmark recheck --json` prints it; for owner and judge."""
+        """As `neuralmark recheck --json` prints it; for owner and judge.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> verdict = neuralmark.verify("marked.safetensors", key)
+            >>> neuralmark.recheck(verdict, "marked.safetensors", key).to_dict()["holds"]
+            True
+        """
         return {
             "format": RECHECK_FORMAT,
             "version": self.version,
@@ -88,7 +97,17 @@ class Recheck:
         }
 
     def to_json(self) -> str:
-        """Readable JSON, ending in a line break."""
+        """Readable JSON.
+
+        Returns:
+            The text of `to_dict`, ending in a line break.
+
+        Examples:
+            >>> verdict = neuralmark.verify("marked.safetensors", key)
+            >>> found = neuralmark.recheck(verdict, "marked.safetensors", key)
+            >>> found.to_json().splitlines()[1]
+            '  "format": "neuralmark-recheck/1",'
+        """
         return to_json(self.to_dict())
 
 

@@ -133,7 +133,7 @@ def draft_in_span(
     if explained(found) < _ADAPTER:
         raise InfeasibleError(
             f"only {100 * explained(found):.0f} % of the difference to the base are of low rank:"
-            " this is no merged adapter; mark it without in_span=True"
+            " this is not a merged adapter; mark it without in_span=True"
         )
     spans = tuple(Span.of(part) for part in found.parts)
     half_spaces = planned.mark.matrix.astype(np.float64) * planned.mark.signs

@@ -38,8 +38,8 @@ def verify(
 ) -> Verdict:
     """Look for the key's mark in a checkpoint.
 
-    With a claim or tensor names, only there; without, in the list that `auto` would choose and in
-    every tensor that is large enough, the bound corrected for all of them.
+    With a claim or tensor names, only those tensors are read. Without, the list that `auto` would
+    choose and every tensor that is large enough are tried, and the bound is corrected for all.
     """
     checkpoint = open_checkpoint(model).with_others()
     before = checkpoint.stamps()

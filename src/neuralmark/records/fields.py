@@ -29,7 +29,15 @@ class Record(ABC):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in its file."""
+        """As it stands in its file.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> neuralmark.verify("marked.safetensors", key).to_dict()["status"]
+            'verified'
+        """
 
     @classmethod
     @abstractmethod
@@ -38,7 +46,22 @@ class Record(ABC):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read back what `to_dict` gave; raises RecordError on anything else."""
+        """Read back what `to_dict` gave.
+
+        Args:
+            data: The parsed content of a file.
+
+        Returns:
+            The record.
+
+        Raises:
+            RecordError: It is not a record of this kind, or damaged.
+
+        Examples:
+            >>> verdict = neuralmark.verify("marked.safetensors", key)
+            >>> neuralmark.Verdict.from_dict(verdict.to_dict()) == verdict
+            True
+        """
         _check_format(cls, data)
         with damage(cls.noun):
             canonical_json(data)  # neither half a character nor an endless number, anywhere
@@ -47,16 +70,52 @@ class Record(ABC):
         return record
 
     def to_json(self) -> str:
-        """Readable JSON, ending in a line break."""
+        """Readable JSON.
+
+        Returns:
+            The text of its file, ending in a line break.
+
+        Examples:
+            >>> neuralmark.verify("marked.safetensors", key).to_json().splitlines()[1]
+            '  "format": "neuralmark-verdict/1",'
+        """
         return to_json(self.to_dict())
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the record's file."""
+        """Write the record's file.
+
+        Args:
+            path: Where to write it.
+            overwrite: Whether to replace a file that is there.
+
+        Raises:
+            OutputError: It cannot be written, or a file is there already.
+
+        Examples:
+            >>> neuralmark.verify("marked.safetensors", key).save("verdict.json")
+            >>> neuralmark.Verdict.load("verdict.json").verified
+            True
+        """
         files.write_text(Path(path), self.to_json(), overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a record's file; it is hostile input like any other."""
+        """Read a record's file; it is checked like any hostile input.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The record.
+
+        Raises:
+            RecordError: It cannot be read, is not a record of this kind, or damaged.
+
+        Examples:
+            >>> neuralmark.verify("marked.safetensors", key).save("verdict.json")
+            >>> neuralmark.Verdict.load("verdict.json").status
+            'verified'
+        """
         data = load_json(Path(path), cls.noun)
         try:
             return cls.from_dict(data)
@@ -70,7 +129,7 @@ class Fields:
     def __init__(self, value: Any, at: str = "") -> None:
         """`at` is where in the record it stands."""
         if not isinstance(value, dict):
-            raise TypeError(f"{at or 'it'} is no table")
+            raise TypeError(f"{at or 'it'} is not a table")
         self._members, self._at = value, at
 
     def _path(self, name: str) -> str:
@@ -156,7 +215,7 @@ class Fields:
     def _list(self, name: str) -> list[Any]:
         value = self.raw(name)
         if not isinstance(value, list):
-            raise TypeError(f"{self._path(name)} is no list")
+            raise TypeError(f"{self._path(name)} is not a list")
         return value
 
 
@@ -229,17 +288,17 @@ def _agree(given: Any, told: Any, at: str = "") -> None:
 
 def _text(value: Any, at: str) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{at} is no text")
+        raise TypeError(f"{at} is not text")
     return value
 
 
 def _count(value: Any, at: str) -> int:
     if type(value) is not int or not 0 <= value <= _LARGEST_COUNT:
-        raise TypeError(f"{at} is no count")
+        raise TypeError(f"{at} is not a count")
     return value
 
 
 def _number(value: Any, at: str) -> float:
     if type(value) not in (int, float) or not abs(value) <= _LARGEST_NUMBER:
-        raise TypeError(f"{at} is no number, or out of range")
+        raise TypeError(f"{at} is not a number, or out of range")
     return value  # type: ignore[no-any-return]

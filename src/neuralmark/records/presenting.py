@@ -1,4 +1,4 @@
-"""How a verdict shows itself: one line, and a small table for notebooks; both from its JSON."""
+"""How a verdict shows itself: a line, or a small table for notebooks; and parts of such tables."""
 
 import html
 import platform
@@ -15,7 +15,7 @@ Told = Mapping[str, Any]
 """A verdict as `Verdict.to_dict` gives it."""
 
 LONGEST_OWNER = 200
-_GOOD, _PLAIN = "#1a7f37", "#57606a"
+GOOD, PLAIN = "#1a7f37", "#57606a"
 
 
 def now() -> str:
@@ -67,11 +67,11 @@ def table(told: Told) -> str:
     files = told["checkpoint_digest"]["files"] or {}
     rows += [(f"sha256 of {name}", digest) for name, digest in files.items()]
     cells = "".join(line(("th", name), ("td", value)) for name, value in rows)
-    colour = _GOOD if told["verified"] else _PLAIN
+    colour = GOOD if told["verified"] else PLAIN
     return framed(told["status"].replace("-", " "), cells, colour)
 
 
-def framed(title: str, lines: str, colour: str = _PLAIN) -> str:
+def framed(title: str, lines: str, colour: str = PLAIN) -> str:
     """A table of these lines under a title."""
     head = f"<caption style='color:{colour}'><b>{html.escape(title)}</b></caption>"
     return f"<table>{head}{lines}</table>"
@@ -87,6 +87,16 @@ def line(*cells: tuple[str, str]) -> str:
         f"<{kind} style='text-align:left'>{html.escape(text)}</{kind}>" for kind, text in cells
     )
     return f"<tr>{inner}</tr>"
+
+
+def fact(name: str, said: str, columns: int) -> str:
+    """One line of a table: a name, and a text over the other columns.
+
+    >>> fact("by", "A & B", columns=2).partition("</th>")[2]
+    "<td colspan='2' style='text-align:left'>A &amp; B</td></tr>"
+    """
+    told = f"<td colspan='{columns}' style='text-align:left'>{html.escape(said)}</td>"
+    return f"<tr><th style='text-align:left'>{html.escape(name)}</th>{told}</tr>"
 
 
 def _bits(told: Told) -> str:

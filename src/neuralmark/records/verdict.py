@@ -171,8 +171,16 @@ class Verdict(Record):
     def public_dict(self) -> dict[str, Any]:
         """What may be published: counts, bound and status, of which key and which file.
 
-        Nothing that a stranger who hands in suspects could learn the key's bits from, and not
-        which tensors carry the mark.
+        It does not tell which tensors carry the mark, and a stranger who hands in suspects cannot
+        learn the key's bits from it.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> public = neuralmark.verify("marked.safetensors", key).public_dict()
+            >>> public["status"], "tensors" in public
+            ('verified', False)
         """
         whole = self.to_dict()
         return {name: whole[name] for name in PUBLIC} | {
@@ -190,7 +198,15 @@ class Verdict(Record):
         return presenting.table(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole evidence, as `neuralmark verify --json` prints it; for owner and judge."""
+        """The whole evidence, as `neuralmark verify --json` prints it; for owner and judge.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> neuralmark.verify("marked.safetensors", key).to_dict()["bits"]
+            160
+        """
         radius = None
         if self.certified_radius is not None:
             relative = self.certified_radius_relative
@@ -238,7 +254,22 @@ class Verdict(Record):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read back what `to_dict` gave; raises RecordError on anything else."""
+        """Read back what `to_dict` gave.
+
+        Args:
+            data: The parsed content of a verdict's file.
+
+        Returns:
+            The verdict.
+
+        Raises:
+            RecordError: It is not a verdict, only the public view of one, or damaged.
+
+        Examples:
+            >>> verdict = neuralmark.verify("marked.safetensors", key)
+            >>> Verdict.from_dict(verdict.to_dict()) == verdict
+            True
+        """
         if isinstance(data, dict) and data.get("view") == PublicVerdict.view:
             raise RecordError(
                 "the public view of a verdict, which is without the evidence: ask the owner or"

@@ -32,7 +32,7 @@ _STATES = (
     " {absent}. <strong>Traces</strong>: between the two; weakening a mark is"
     " not removing it, so traces never count as absent. <strong>Unproven</strong>: the key is a"
     " matrix made elsewhere, which can be fitted to any model, or has too few bits; such a match is"
-    " no mark, neither for nor against anybody."
+    " not a mark, neither for nor against anybody."
 )
 _RELATION = (
     "Models trained apart do not correlate weight by weight; copies do, also after fine-tuning,"
@@ -57,7 +57,7 @@ def ruling_page(ruling: Ruling) -> str:
         f"<span>NeuralMark {text(ruling.version)}</span></p>",
         _banner(ruling, headline),
         section("The reasons", _list(ruling.reasons)),
-        section("What to mind", _list(ruling.cautions)) if ruling.cautions else "",
+        section("Cautions", _list(ruling.cautions)) if ruling.cautions else "",
         _marks(ruling),
         _criterion(ruling),
         _relations(ruling),
@@ -134,7 +134,7 @@ def _standing(case: Case) -> str:
 
 def _relations(ruling: Ruling) -> str:
     rows = [_relation(relation) for relation in ruling.relations]
-    heads = ("Model", "Compared with", "Unmarked tensors", "All tensors", "Weights", "So")
+    heads = ("Model", "Compared with", "Unmarked tensors", "All tensors", "Weights", "Result")
     aside = [f"the exhibit of {name} was set aside" for name in ruling.set_aside]
     words = paragraphs(_RELATION.format(related=ruling.related_from))
     return section("Are the models related?", table(heads, rows) + _list(aside) + words)

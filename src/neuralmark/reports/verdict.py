@@ -48,7 +48,7 @@ _HEADLINES = {
 _MEANINGS = {
     VERIFIED: "The mark of this key is in this model. The chance that a model made without"
     f" the key would match so well is below {_LEAST}.",
-    NOT_VERIFIED: "The match falls short of what a proof needs. That is no proof of the opposite:"
+    NOT_VERIFIED: "The match falls short of what a proof needs. That does not prove the opposite:"
     " it does not say who made the model, only that this key proves nothing here.",
     UNPROVEN: "Agreement with a key of this kind proves nothing: this page records that the bits"
     " agree, and says nothing about who owns the model.",
@@ -234,8 +234,8 @@ def _margins(verdict: Verdict) -> str:
     labels = (f"margin, in {unit}", "bits")
     drawn = svg.histogram(bars.edges, stacks, labels, said, "match: right of this line")
     scatter = (
-        " The unit σz is how far such readings scatter in weights like these without a mark: there,"
-        " half the bits lie left of zero and nearly all within ±3."
+        " The unit σz is the standard deviation of such readings in weights like these without a"
+        " mark: there, half the bits lie left of zero and nearly all within ±3."
     )
     caption = (
         "The margin of a bit is how far its reading lies on the right side of zero."

@@ -1,4 +1,4 @@
-"""Watermarking schemes behind one interface. One file a scheme; the file's name is its name.
+"""Watermarking schemes behind one interface. One file per scheme; the file's name is its name.
 
 Third parties register a class that derives from `Scheme` under the entry point group
 `neuralmark.schemes`.

@@ -64,7 +64,7 @@ def carriers_of(mark: Mark, placement: Placement) -> Carriers:
 
 
 def room(parameters: Parameters, placement: Placement) -> float:
-    """Carriers a pool to expect."""
+    """Carriers per pool to expect."""
     if parameters.pools == 0:
         try:
             return float(total_size(placement) // pools_of(parameters, placement))

@@ -36,24 +36,32 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class Scheme(ABC):
-    """Base of all schemes; stateless, so one instance serves everybody."""
+    """Base of all schemes; stateless, so one instance serves everybody.
+
+    Attributes:
+        theory: What its own theory says of the chance of a false match, in one sentence.
+        marks: Whether it writes anything (the control `clean` does not).
+        linear: Whether `logits` is pooled @ matrix: then a radius can be certified.
+        writes: Whether pooled @ matrix with the right signs makes the mark: then it can be written
+            post hoc and kept by projection.
+        plain: Whether the loss is that of `readout.loss` on these logits, with a gradient in closed
+            form. Others are differentiated by autograd.
+        filters: The filters that it can be used with, the usual one first.
+        settings: The scheme's own settings and their defaults.
+
+    Examples:
+        >>> scheme = neuralmark.schemes.get("votemark")
+        >>> scheme.name, scheme.linear, dict(scheme.settings)
+        ('votemark', False, {'noise': 0.5, 'votes': 11})
+    """
 
     theory: ClassVar[str]
-    """What its own theory says of the chance of a false match, in one sentence."""
     marks: ClassVar[bool] = True
-    """Whether it writes anything (the control `clean` does not)."""
     linear: ClassVar[bool] = True
-    """Whether `logits` is pooled @ matrix: then a radius can be certified."""
     writes: ClassVar[bool] = True
-    """Whether pooled @ matrix with the right signs makes the mark: then it can be written post hoc
-    and kept by projection."""
     plain: ClassVar[bool] = True
-    """Whether the loss is that of `readout.loss` on these logits: its gradient is known in closed
-    form. Others are differentiated by autograd."""
     filters: ClassVar[tuple[Filter, ...]] = (NONE,)
-    """The filters that it can be used with, the usual one first."""
     settings: ClassVar[Mapping[str, Any]] = {}
-    """The scheme's own settings and their defaults."""
 
     @property
     def name(self) -> str:
@@ -70,7 +78,25 @@ class Scheme(ABC):
         filter: Filter | None = None,  # noqa: A002 - the name it has everywhere
         own: Mapping[str, Any] | None = None,
     ) -> Parameters:
-        """Parameters of a key of this scheme, what is not given filled in and all of it checked."""
+        """Parameters for a key of this scheme, checked; what is not given is filled in.
+
+        Args:
+            bits: Length of the watermark.
+            pools: How many groups the carriers are averaged in.
+            rounds: How many times the filter is applied.
+            filter: How carriers are chosen.
+            own: Settings that only this scheme has, by name.
+
+        Returns:
+            What `Key.new` takes.
+
+        Raises:
+            ParameterError: The scheme cannot work with these values.
+
+        Examples:
+            >>> neuralmark.schemes.get("votemark").parameters(own={"votes": 5}).setting("votes")
+            5
+        """
         bits = 256 if bits is None else bits
         chosen = self.filters[0] if filter is None else filter
         self._check_filter(chosen)
@@ -83,7 +109,17 @@ class Scheme(ABC):
         return made
 
     def check(self, parameters: Parameters) -> None:
-        """Refuse parameters that this scheme cannot work with."""
+        """Refuse parameters that this scheme cannot work with.
+
+        Args:
+            parameters: What a key has.
+
+        Raises:
+            ParameterError: The filter, a size or a setting does not fit.
+
+        Examples:
+            >>> neuralmark.schemes.get("neuralmark").check(key.parameters)
+        """
         self._check_filter(parameters.filter)
         if parameters.filter == NONE and (parameters.rounds or parameters.pools):
             raise ParameterError(
@@ -115,10 +151,41 @@ class Scheme(ABC):
 
     @abstractmethod
     def derive(self, secret: bytes, terms: Terms) -> Mark:
-        """The mark of a native key: everything follows from the secret and what it is bound to."""
+        """The mark of a native key: everything follows from the secret and what it is bound to.
+
+        Args:
+            secret: The 32 bytes of the key.
+            terms: What the mark is bound to: parameters, placement, content, anchor.
+
+        Returns:
+            The key matrix and the watermark.
+
+        Raises:
+            ParameterError: The secret has another length.
+            UnsuitableTensorError: The tensors are too large for this scheme.
+
+        Examples:
+            >>> terms = Terms(Parameters(), (("layer1.weight", (128, 128)),))
+            >>> neuralmark.schemes.get("neuralmark").derive(bytes(32), terms).matrix.shape
+            (512, 256)
+        """
 
     def chosen(self, arrays: Arrays, terms: Terms) -> Mark:
-        """The mark of a raw key, whose maker chose the arrays; never proves anything."""
+        """The mark of a raw key, whose maker chose the arrays; it never proves anything.
+
+        Args:
+            arrays: The matrix, and whatever else the maker chose.
+            terms: What the mark is bound to.
+
+        Returns:
+            The key matrix and the watermark.
+
+        Examples:
+            >>> terms = Terms(Parameters(8, 16), (("layer1.weight", (128, 128)),))
+            >>> arrays = {"matrix": np.ones((16, 8), np.float32)}
+            >>> len(neuralmark.schemes.get("neuralmark").chosen(arrays, terms).bits)
+            8
+        """
         extra = {name: array for name, array in arrays.items() if name not in ("matrix", "bits")}
         return Mark(terms.parameters, arrays["matrix"], arrays["bits"].astype(np.uint8), extra)
 
@@ -126,24 +193,91 @@ class Scheme(ABC):
 
     @abstractmethod
     def carriers(self, mark: Mark, placement: Placement) -> Carriers:
-        """Which weights count, and in which pools."""
+        """Which weights count, and in which pools.
+
+        Args:
+            mark: A key at one placement.
+            placement: The marked tensors in order.
+
+        Returns:
+            The positions of the carriers, computed on demand.
+
+        Examples:
+            >>> placement = (("layer1.weight", (128, 128)),)
+            >>> found = neuralmark.schemes.get("neuralmark").carriers(key.at(placement), placement)
+            >>> found.total, found.pools
+            (16384, 320)
+        """
 
     def room(self, parameters: Parameters, placement: Placement) -> float:
-        """Carriers a pool to expect before the key is known; below 1 the tensors are too small."""
+        """How many carriers per pool to expect before the key is known.
+
+        Args:
+            parameters: What a key has.
+            placement: The tensors to mark, in order.
+
+        Returns:
+            The number per pool; below 1 the tensors are too small.
+
+        Examples:
+            >>> placement = (("layer1.weight", (128, 128)),)
+            >>> neuralmark.schemes.get("neuralmark").room(key.parameters, placement)
+            25.6
+        """
         return 1.0
 
     def spreads(self, parameters: Parameters) -> bool:
-        """Whether more tensors make it better: `auto` then takes several, else the largest."""
+        """Whether more tensors make the mark better.
+
+        Args:
+            parameters: What a key has.
+
+        Returns:
+            Whether `auto` takes several tensors; otherwise it takes the largest.
+
+        Examples:
+            >>> neuralmark.schemes.get("neuralmark").spreads(key.parameters)
+            True
+        """
         return False
 
     def logits(self, known: Known, pooled: Array) -> Array:
-        """N numbers whose signs are the bits; 0 is no bit."""
+        """The numbers whose signs are the bits; 0 is neither.
+
+        Args:
+            known: The mark, as arrays.
+            pooled: The means of the carriers, one per pool.
+
+        Returns:
+            One number per bit.
+
+        Examples:
+            >>> scheme = neuralmark.schemes.get("neuralmark")
+            >>> known = Known.of(key.at((("layer1.weight", (128, 128)),)))
+            >>> scheme.logits(known, np.ones(320)).shape
+            (160,)
+        """
         return readout.logits(pooled, known.matrix)
 
     # Writing.
 
     def loss(self, known: Known, pooled: Array, step: int = 0) -> Array:
-        """The embedding loss at a strength of 1, differentiable for torch tensors."""
+        """The embedding loss at a strength of 1, differentiable for torch tensors.
+
+        Args:
+            known: The mark, as arrays.
+            pooled: The means of the carriers, one per pool.
+            step: The training step, for schemes whose loss has noise.
+
+        Returns:
+            One number.
+
+        Examples:
+            >>> scheme = neuralmark.schemes.get("neuralmark")
+            >>> known = Known.of(key.at((("layer1.weight", (128, 128)),)))
+            >>> round(float(scheme.loss(known, np.zeros(320))), 3)
+            0.693
+        """
         return readout.loss(self.logits(known, pooled), known.bits)
 
 

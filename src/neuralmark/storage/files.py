@@ -87,7 +87,7 @@ def left_out(entry: Path) -> bool:
 
 
 def copy_tree(source: Path, target: Path, stop: Event | None = None) -> None:
-    """Copy a file, or a folder with all it holds but what is no part of a model.
+    """Copy a file, or a folder with all it holds except what is not part of a model.
 
     Links to files are followed, as in a hub's cache; links to folders might lead anywhere.
     """

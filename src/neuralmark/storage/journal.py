@@ -205,7 +205,7 @@ def _check(path: Path, header: dict[str, Any], size: int) -> None:
             raise ValueError("it names what is not beside it")
         target = _beside(path, name)
         if target.is_symlink() or not target.is_file() or type(offset) is not int or offset < 0:
-            raise ValueError("it names what is no file of the model")
+            raise ValueError("it names a file that is not the model's")
         if type(length) is not int or not 0 <= length <= target.stat().st_size - offset:
             raise ValueError("it does not fit the model")
         total += length
@@ -213,11 +213,11 @@ def _check(path: Path, header: dict[str, Any], size: int) -> None:
         raise ValueError("its ranges do not fit its size")
     name, claim = header["claim_file"], header["claim"]
     if not isinstance(name, str) or not isinstance(claim, str):
-        raise ValueError("its claim is no text")
+        raise ValueError("its claim is not text")
     stem = path.name if path.name not in ("", "..") else path.resolve().name
     named = name.startswith(f"{stem}.") and name.endswith(".claim.json")
     if not named or name != Path(name).name:
-        raise ValueError("it names what is no claim of the model")
+        raise ValueError("it names a claim that is not the model's")
     Claim.loads(claim, "its claim")
 
 

@@ -1,7 +1,8 @@
 """Hold our scores against those of the reference scorer: `python -m neuralmark.text.check DIR`.
 
 DIR holds expected_scores.json ({"scores": {NAME: {"BLEU": …}}}) and for each name NAME_hyp.txt,
-one hypothesis a line, and NAME_refs.txt, references a line, hypotheses apart by an empty line.
+one hypothesis per line, and NAME_refs.txt, one reference per line, with an empty line between
+hypotheses.
 """
 
 import json
@@ -55,7 +56,7 @@ def compare(folder: Path) -> list[ScoreComparison]:
 
 
 def groups(path: Path) -> list[list[str]]:
-    """References a line; an empty line between the groups of two hypotheses."""
+    """One reference per line; an empty line between the groups of two hypotheses."""
     found: list[list[str]] = [[]]
     for line in _lines(path):
         if line.strip():

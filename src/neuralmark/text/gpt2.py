@@ -172,7 +172,7 @@ def _fetch(name: str, files: Sequence[str]) -> Path:
         return Path(hub.snapshot_download(name, allow_patterns=list(files)))
     except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
         raise CheckpointError(
-            f"{name!r} is no folder here, and the hub does not give it ({type(error).__name__}):"
+            f"{name!r} is not a folder here, and the hub does not give it ({type(error).__name__}):"
             f" give a folder that holds {', '.join(files)}, or fetch it where there is a network"
             f" (hf download {name})"
         ) from None

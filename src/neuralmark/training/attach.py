@@ -41,7 +41,7 @@ def attach(
         options: Which tensors, in which mode, how strong; see `AttachOptions`.
 
     Returns:
-        The handle of the mark, which tells how far it is and can stop it.
+        The handle of the mark: it tells how the mark stands, and can stop it.
 
     Raises:
         ParameterError: A value is out of range, the key is raw, or the optimizer is not torch's.

@@ -30,9 +30,9 @@ _MANTISSA = {
 _SINGLE = 23
 _CHANCE_FEW = 8
 _PRUNED = 1e-3
-"""More exact zeros than this share, and than a few, are no chance: they stay."""
+"""More exact zeros than this share, and than a few, are not chance: they stay."""
 _LEAST_FREE = 0.05
-"""Weights that may move do so for those that may not, but for no more than so many."""
+"""Weights that may move do so for those that may not, but for no more than this many."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The handle of a mark in training: adds the term, keeps the margins, tells how far it is."""
+"""The handle of a mark in training: adds the term, keeps the margins, tells how it stands."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

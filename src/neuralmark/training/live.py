@@ -231,7 +231,7 @@ def _all(parts: dict[tuple[Peers, ...], torch.Tensor]) -> torch.Tensor:
     """The sum of all parts, each added up over its own peers, and over none more than once.
 
     What is sharded over more dimensions of a mesh joins the others once those that it has alone
-    are added up: all in all one message a dimension.
+    are added up: one message per dimension in all.
     """
     parts = dict(sorted(parts.items(), key=lambda part: -len(part[0])))
     total = torch.zeros_like(next(iter(parts.values())))

@@ -1,4 +1,4 @@
-"""What is marked in a live model, how, and how far it is: plain records."""
+"""What is marked in a live model, how, and how far it has got: plain records."""
 
 import math
 from collections.abc import Sequence
@@ -40,9 +40,9 @@ class Site:
     def sharpness(self) -> float:
         """What the loss multiplies the logits of a stream mark by: 1 at the paper's four rounds.
 
-        With every round less twice as many weights share a pool, and unmarked logits scatter √2
-        times less. So multiplied, a strength means the same margin in σz, the same speed and the
-        same change of the weights for every number of rounds.
+        With each round less, twice as many weights share a pool, and the logits of unmarked weights
+        lie √2 times closer to zero. The factor makes up for that: a strength means the same margin
+        in σz, the same speed and the same change of the weights for every number of rounds.
         """
         parameters = self.mark.parameters
         if parameters.filter != STREAM:

@@ -24,7 +24,7 @@ class Archive:
     md5: str
     """As its keepers publish it: against damage on the way; https vouches for the sender.
 
-    Empty where they publish none: then what is unpacked is looked at.
+    Empty where they publish none: then the unpacked files are checked.
     """
     inner: str = ""
     """An archive inside it that is unpacked as well."""

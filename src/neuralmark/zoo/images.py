@@ -17,7 +17,28 @@ PADDING = 4
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A data set in memory: images as uint8 (N, C, H, W), labels as int64."""
+    """A data set in memory: images as uint8 (N, C, H, W), labels as int64.
+
+    Attributes:
+        name: Name of the set.
+        train_images: Images for training.
+        train_labels: Their classes.
+        test_images: Images for testing.
+        test_labels: Their classes.
+        classes: How many classes there are.
+        mean: Of the pixels by channel, on a scale from 0 to 1.
+        deviation: The same of their deviation.
+        padding: How far a random crop may move.
+        flip: Whether images may be mirrored at random.
+        note: What is not as in the published set, such as '20,000 of 50,000 training images'.
+        digest: SHA-256 of all images and labels.
+
+    Examples:
+        >>> from neuralmark import zoo
+        >>> digits = zoo.data("digits")
+        >>> len(digits.train_labels), len(digits.test_labels)
+        (1348, 449)
+    """
 
     name: str
     train_images: "torch.Tensor" = field(repr=False)
@@ -27,17 +48,25 @@ class DataSet:
     classes: int
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
-    """Of the pixels by channel, on a scale from 0 to 1."""
     padding: int = PADDING
     flip: bool = True
-    """What augmentation does: how far a crop may move, and whether it may be mirrored."""
     note: str = ""
-    """What is not as in the published set, such as '20,000 of 50,000 training images'."""
     digest: str = ""
-    """SHA-256 of all images and labels."""
 
     def to(self, device: "torch.device | str") -> "DataSet":
-        """The same data on a device."""
+        """The same data on a device.
+
+        Args:
+            device: A torch device, or its name.
+
+        Returns:
+            A data set whose tensors are there.
+
+        Examples:
+            >>> from neuralmark import zoo
+            >>> zoo.data("digits", limit=10).to("cpu").train_images.device
+            device(type='cpu')
+        """
         moved = {
             name: getattr(self, name).to(device)
             for name in ("train_images", "train_labels", "test_images", "test_labels")
@@ -45,20 +74,70 @@ class DataSet:
         return replace(self, **moved)
 
     def augmented(self, index: "torch.Tensor", generator: "torch.Generator") -> "torch.Tensor":
-        """Training images of these numbers, cropped and flipped at random, normalised."""
+        """Training images, cropped and flipped at random, normalised.
+
+        Args:
+            index: Numbers of the images.
+            generator: Where all chance comes from.
+
+        Returns:
+            The batch as float32.
+
+        Examples:
+            >>> import torch
+            >>> from neuralmark import zoo
+            >>> digits = zoo.data("digits", limit=10)
+            >>> digits.augmented(torch.arange(4), torch.Generator()).shape
+            torch.Size([4, 1, 8, 8])
+        """
         images = augment(self.train_images[index], generator, self.padding, self.flip)
         return normalise(images, self.mean, self.deviation)
 
     def trained(self, index: "torch.Tensor") -> "torch.Tensor":
-        """Training images of these numbers, normalised only."""
+        """Training images, normalised only.
+
+        Args:
+            index: Numbers of the images.
+
+        Returns:
+            The batch as float32.
+
+        Examples:
+            >>> import torch
+            >>> from neuralmark import zoo
+            >>> zoo.data("digits", limit=10).trained(torch.arange(4)).shape
+            torch.Size([4, 1, 8, 8])
+        """
         return normalise(self.train_images[index], self.mean, self.deviation)
 
     def tested(self, index: "torch.Tensor") -> "torch.Tensor":
-        """Test images of these numbers, normalised."""
+        """Test images, normalised.
+
+        Args:
+            index: Numbers of the images.
+
+        Returns:
+            The batch as float32.
+
+        Examples:
+            >>> import torch
+            >>> from neuralmark import zoo
+            >>> zoo.data("digits", test_limit=10).tested(torch.arange(4)).shape
+            torch.Size([4, 1, 8, 8])
+        """
         return normalise(self.test_images[index], self.mean, self.deviation)
 
     def as_data(self) -> "Data":
-        """All of it, normalised, as the attacks take it. Four times as large as the images."""
+        """All of it, normalised, as the attacks take it. Four times as large as the images.
+
+        Returns:
+            Labelled examples.
+
+        Examples:
+            >>> from neuralmark import zoo
+            >>> zoo.data("digits", limit=100).as_data().inputs.shape
+            torch.Size([100, 1, 8, 8])
+        """
         from neuralmark.attacks import Data
 
         train = normalise(self.train_images, self.mean, self.deviation)

@@ -55,21 +55,36 @@ class Read:
 
 
 class DataSource(ABC):
-    """A data set by name. Whoever derives from it says where its files lie and reads them."""
+    """A data set by name. A subclass says where its files lie, and reads them.
+
+    Attributes:
+        name: As it is asked for.
+        title: As it stands in messages and tables.
+        folders: Where it may lie below the folder given: the usual layouts.
+        layout: The files in it, in words, for messages.
+        archive: Where it can be fetched from; None if nowhere.
+        mean: Of the pixels by channel, on a scale from 0 to 1.
+        deviation: The same of their deviation.
+        padding: How far a random crop may move.
+        flip: Whether images may be mirrored at random.
+        tells_when_read: Whether only reading all of it tells how much is there.
+
+    Examples:
+        >>> from neuralmark import zoo
+        >>> zoo.source("cifar10").folders
+        ('cifar-10-batches-py',)
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
     folders: ClassVar[tuple[str, ...]]
-    """Where it may lie below the folder given: the usual layouts."""
     layout: ClassVar[str]
-    """The files in it, in words, for messages."""
     archive: ClassVar[Archive | None] = None
     mean: ClassVar[tuple[float, ...]]
     deviation: ClassVar[tuple[float, ...]]
     padding: ClassVar[int] = PADDING
     flip: ClassVar[bool] = True
     tells_when_read: ClassVar[bool] = False
-    """Whether only reading all of it tells how much is there."""
 
     def load(
         self,
@@ -78,7 +93,26 @@ class DataSource(ABC):
         test_limit: int | None = None,
         download: bool = False,
     ) -> DataSet:
-        """Read it from the folder; see `zoo.data`."""
+        """Read it from a folder; see `zoo.data`.
+
+        Args:
+            folder: Where it lies; the digits need none.
+            limit: How many training images to keep.
+            test_limit: How many test images to keep.
+            download: Whether to fetch it into the folder first if it is missing.
+
+        Returns:
+            The images and labels, in memory.
+
+        Raises:
+            ParameterError: There is no folder, or a limit is out of range.
+            DataSetError: The set is missing, incomplete or damaged.
+
+        Examples:
+            >>> from neuralmark import zoo
+            >>> zoo.source("digits").load(None, limit=100).note
+            'the first 100 of 1,348 training images'
+        """
         import torch
 
         for what, value in (("limit", limit), ("test_limit", test_limit)):
@@ -104,21 +138,74 @@ class DataSource(ABC):
 
     @abstractmethod
     def read(self, root: Path, limit: int | None, test_limit: int | None) -> Read:
-        """Read the files below the root, which is there."""
+        """Read the files below the root, which is there.
+
+        Args:
+            root: The folder of this set, as `find` gives it.
+            limit: How many training images to keep.
+            test_limit: How many test images to keep.
+
+        Returns:
+            Both halves, and how many classes there are.
+
+        Raises:
+            DataSetError: The files are incomplete or damaged.
+
+        Examples:
+            >>> from neuralmark import zoo
+            >>> zoo.source("digits").read(Path(), 10, 5).test.images.shape
+            (5, 1, 8, 8)
+        """
 
     @abstractmethod
     def is_here(self, root: Path) -> bool:
-        """Whether a folder looks like the root of this set."""
+        """Whether a folder looks like the root of this set.
+
+        Args:
+            root: The folder.
+
+        Returns:
+            Whether it does.
+
+        Examples:
+            >>> from neuralmark import zoo
+            >>> zoo.source("cifar10").is_here(Path("."))
+            False
+        """
 
     def missing(self, folder: Path | str, what: str) -> MissingDataSetError:
-        """What is missing, how it should lie, and where to get it."""
+        """The error that says what is missing, what is expected, and where to get it.
+
+        Args:
+            folder: Where it was looked for.
+            what: What is wrong there.
+
+        Returns:
+            The error, to be raised.
+
+        Examples:
+            >>> from neuralmark import zoo
+            >>> str(zoo.source("cifar10").missing("/data", "not found"))[:27]
+            'CIFAR-10: not found in /dat'
+        """
         home = "" if self.archive is None else f"; get it from {self.archive.url}"
         return MissingDataSetError(
             f"{self.title}: {what} in {folder}; expected {self.layout}{home}"
         )
 
     def fetch(self, folder: Path) -> None:
-        """Fetch it into the folder from its usual place."""
+        """Fetch it into a folder from its usual place.
+
+        Args:
+            folder: Where to unpack it.
+
+        Raises:
+            DataSetError: It cannot be fetched, or arrives damaged.
+
+        Examples:
+            >>> from neuralmark import zoo
+            >>> zoo.source("digits").fetch(Path("."))  # scikit-learn has them
+        """
         if self.archive is not None:
             fetch(self.archive, folder)
 
@@ -134,7 +221,19 @@ class DataSource(ABC):
         return found
 
     def find(self, base: Path) -> Path | None:
-        """Where below the folder it lies, if it does."""
+        """Where it lies below a folder.
+
+        Args:
+            base: The folder with data sets.
+
+        Returns:
+            Its root; None if it is not there.
+
+        Examples:
+            >>> from neuralmark import zoo
+            >>> zoo.source("cifar10").find(Path(".")) is None
+            True
+        """
         places = [*(base / each for each in self.folders), base]
         return next((place for place in places if self.is_here(place)), None)
 

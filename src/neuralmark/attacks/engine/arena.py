@@ -34,7 +34,7 @@ Counting = Callable[[str, int, int], None]
 """Called with the attack that was done, how many are done, and how many there are."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""One thread a worker: the workers share the cores already."""
+"""One thread per worker: the workers share the cores already."""
 
 PIPE = 1 << 15
 """What surely fits into the pipe to a new process, even if that never reads it (bytes)."""
@@ -82,7 +82,7 @@ class Arena:
     data: Data | None = None
 
     def entered(self) -> "Arena":
-        """The same with everything read, once a process."""
+        """The same with everything read, once per process."""
         subject = self.subject
         subject = subject.read() if isinstance(subject, _Lent) else subject_of(subject)
         return replace(self, subject=subject, others=tuple(map(_table, self.others)))

@@ -40,7 +40,7 @@ class CardPoint:
     seconds: float
     note: str = ""
     figures: Mapping[str, float | None] = field(default_factory=dict)
-    """None for a figure that is no number."""
+    """None for a figure that is not a number."""
 
     @classmethod
     def read(cls, given: Fields) -> Self:
@@ -284,7 +284,16 @@ class Card(Record):
         return presenting.table(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """As it stands in its file.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> verdict = neuralmark.verify("marked.safetensors", key)
+            >>> make_card(verdict, [], [], seed=0, seconds=0.0).to_dict()["format"]
+            'neuralmark-card/1'
+        """
         before = self.before
         return {
             "format": CARD_FORMAT,
@@ -314,7 +323,7 @@ class Card(Record):
     def _read(cls, given: Fields) -> Self:
         seed = given.raw("seed")
         if type(seed) is not int:
-            raise TypeError("seed is no whole number")
+            raise TypeError("seed is not a whole number")
         return cls(
             model=given.text("model"),
             fingerprint=given.text("fingerprint"),
@@ -387,7 +396,7 @@ def make_point(attack: Attack, result: Result) -> CardPoint:
 
 def _table(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError("settings are no table")
+        raise TypeError("settings are not a table")
     return value
 
 

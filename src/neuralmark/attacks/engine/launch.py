@@ -58,7 +58,37 @@ UNREADABLE = (UnknownTensorError, UnsuitableTensorError, TooFewCarriersError)
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """An attack, what it cost, and what verification says before and after."""
+    """An attack, what it cost, and what verification says before and after.
+
+    Attributes:
+        attack: Name of the attack.
+        kind: `weights`, `key` or `test`.
+        settings: Its settings, by name.
+        strength: How strong it was: the value of its dial.
+        variant: What tells this sweep from others of the same attack.
+        before: The verdict before; None without a key.
+        after: The verdict afterwards, on the forged key if there is one; None if there is none.
+        unreadable: Why there is no verdict afterwards: the marked tensors are gone.
+        seconds: What the attack took, all parts of an interrupted one together.
+        steps: How many training steps it took.
+        queries: How often the model was asked.
+        change: ‖Δw‖/‖w‖ of the attacked tensors (with a new task: of the marked ones); infinite
+            when most changed shape.
+        earlier: How many of its seconds passed before it was last interrupted.
+        accuracy_before: Accuracy on the test data before; None without data.
+        accuracy_after: The same afterwards.
+        note: A remark of the attack on how it went.
+        figures: Whatever else the attack measured, by name.
+        weights: The new tensors, if it made any.
+        model: The new model, if it made one.
+        key: The forged key, if it made one.
+
+    Examples:
+        >>> prune = neuralmark.attacks.get("prune")(share=0.2)
+        >>> result = neuralmark.attacks.launch(prune, "marked.safetensors", key)
+        >>> result.attack, result.before.status, result.held
+        ('prune', 'verified', True)
+    """
 
     attack: str
     kind: AttackKind
@@ -68,16 +98,11 @@ class Result:
     before: Verdict | None
     after: Verdict | None
     unreadable: str
-    """Why there is no verdict afterwards: the marked tensors are gone."""
     seconds: float
-    """What the attack took, all parts of an interrupted one together."""
     steps: int
     queries: int
     change: float
-    """‖Δw‖/‖w‖ of the attacked tensors (with a new task: of the marked ones); infinite when most
-    changed shape."""
     earlier: float = 0.0
-    """Those of its seconds that passed before it was last interrupted."""
     accuracy_before: float | None = None
     accuracy_after: float | None = None
     note: str = ""
@@ -100,7 +125,16 @@ class Result:
         return self.before is None or self.survived
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; weights, model and key are left out."""
+        """For JSON; weights, model and key are left out.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> noise = neuralmark.attacks.get("noise")(0.1)
+            >>> neuralmark.attacks.launch(noise, "marked.safetensors", key).to_dict()["settings"]
+            {'amount': 0.1}
+        """
         return {
             "attack": self.attack,
             "kind": self.kind,

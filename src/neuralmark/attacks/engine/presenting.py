@@ -1,4 +1,4 @@
-"""How a card shows itself in a notebook: one line a sweep, from its JSON."""
+"""How a card shows itself in a notebook: one line per sweep, from its JSON."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -43,8 +43,8 @@ def recognise(book: Book, hints: Hints) -> Structure | None:
             links.append(Link(prefix, None, RELU if torchvision else OTHER))
         elif not links or links[-1].norm is not None:
             raise UnknownFamilyError(
-                f"{prefix!r} is no layer that a chain of convolutions and linear layers has there,"
-                " so the model cannot be rebuilt with the same function"
+                f"{prefix!r} is not a layer that a chain of convolutions and linear layers has"
+                " there, so the model cannot be rebuilt with the same function"
             )
         else:
             links[-1] = _normed(book, hints, links[-1], prefix)

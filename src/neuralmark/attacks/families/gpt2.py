@@ -1,7 +1,7 @@
 """GPT-2 as transformers names it; its Conv1D layers are stored [in, out].
 
 Heads are not to be seen from shapes: they come from the live model's configuration, from the
-caller, or from the width, where it is one of GPT-2's own (64 values a head).
+caller, or from the width, where it is one of GPT-2's own (64 values per head).
 """
 
 import re

@@ -148,6 +148,6 @@ def _flattens(node: "Node", part: Any, name: str) -> bool:
 
 def _unknown(node: "Node", what: str) -> UnknownFamilyError:
     return UnknownFamilyError(
-        f"the module is no plain chain: {what} at {node.name!r}; only layers, batch norms and"
+        f"the module is not a plain chain: {what} at {node.name!r}; only layers, batch norms and"
         " elementwise operations one after the other can be rebuilt with the same function"
     )

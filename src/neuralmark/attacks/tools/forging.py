@@ -78,7 +78,7 @@ def drawn(parameters: Parameters, rng: np.random.Generator, content: bytes = b""
 
 
 def best_drawn(scene: Scene, ground: Ground, tries: int) -> tuple[Key, npt.NDArray[np.int64]]:
-    """The best of so many honest keys, and how many bits each of them matched."""
+    """The best of this many honest keys, and how many bits each of them matched."""
     best, most, counts = None, -1, np.zeros(tries, np.int64)
     for i in range(tries):
         key = drawn(ground.parameters, scene.rng)
@@ -91,7 +91,7 @@ def best_drawn(scene: Scene, ground: Ground, tries: int) -> tuple[Key, npt.NDArr
 
 
 def expected_best(bits: int, tries: int) -> float:
-    """The mean of the best of so many keys, when every bit is a fair coin.
+    """The mean of the best of this many keys, when every bit is a fair coin.
 
     >>> round(expected_best(256, 1)), round(expected_best(256, 10))
     (128, 140)
@@ -99,7 +99,7 @@ def expected_best(bits: int, tries: int) -> float:
     below, total = 0, 0.0
     for matched in range(bits):
         below += math.comb(bits, matched)
-        share = below / (1 << bits)  # P(a key matches at most so many)
+        share = below / (1 << bits)  # P(a key matches at most this many)
         total += 1.0 - share**tries
     return total
 
@@ -118,7 +118,7 @@ def balanced(rng: np.random.Generator, bits: int, count: int) -> npt.NDArray[np.
 
 
 def summary(counts: Sequence[int] | npt.NDArray[np.int64], bits: int) -> dict[str, float]:
-    """Best and mean rate of many tries, and the best to expect of so many fair draws."""
+    """Best and mean rate of many tries, and the best to expect of as many fair draws."""
     counts = np.asarray(counts)
     return {
         "best_rate": float(counts.max() / bits),

@@ -16,7 +16,7 @@ Mask = npt.NDArray[np.bool_]
 Phases = npt.NDArray[np.complex128]
 
 SHALLOW = 4
-"""Fewer empty bits than this are no grid."""
+"""Fewer empty bits than this are not a grid."""
 _PEAK = 0.05
 _NEAR = 2e-5
 _OFTEN = 3

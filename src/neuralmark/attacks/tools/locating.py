@@ -1,7 +1,7 @@
 """Scores that may tell carriers from other weights, for whoever has no key.
 
 Each is a pure function of a tensor (and of a public base or an older release where that is what
-it takes) and gives one number a weight, in row-major order: the higher, the likelier a carrier.
+it takes) and gives one number per weight, in row-major order: the higher, the likelier a carrier.
 `LOCATORS` lists them all. `two_sided_auc` says, with the true carriers, what a score is worth.
 """
 
@@ -49,7 +49,7 @@ class Locator:
 
 
 def locate(name: str, w: Array, beside: Array | None = None, guess: Guess | None = None) -> Floats:
-    """One score a weight by the locator of this name; all are finite."""
+    """One score per weight by the locator of this name; all are finite."""
     if name not in LOCATORS:
         raise ParameterError(f"there is no locator {name!r}; there are {', '.join(LOCATORS)}")
     locator = LOCATORS[name]
@@ -65,7 +65,7 @@ def two_sided_auc(
 ) -> float:
     """max(AUC, 1 - AUC) of the scores of the carriers against all other weights.
 
-    With `sample`, so many of each kind are drawn (0: all are taken; 10 million take seconds).
+    With `sample`, this many of each kind are drawn (0: all are taken; 10 million take seconds).
     """
     mask = np.zeros(len(scores), np.bool_)
     mask[carriers] = True
@@ -246,7 +246,7 @@ def _counts(values: Array) -> Array:
 
 
 def _by_window(w: Array, measure: Callable[[Array], Floats]) -> Floats:
-    """One number a run of WINDOW weights; the incomplete last run has the run before's."""
+    """One number per run of WINDOW weights; the incomplete last run has the run before's."""
     flat = np.asarray(w, np.float64).reshape(-1)
     size = min(WINDOW, max(1, len(flat)))
     whole = len(flat) // size

@@ -27,7 +27,7 @@ ROUNDS = (1, 2, 3, 4)
 FEWEST, MOST = 0.38, 0.62
 """Shares of ones that a hash may have: nearly four deviations at 256 bits."""
 ENOUGH = 1 << 19
-"""So many weights tell whether a guess is right."""
+"""How many weights tell whether a guess is right."""
 _DECOYS = (-13, -11, -9, -7, -5, -3, -1, 1, 3, 5, 7, 9, 11, 13)
 _FEW_ROWS = 4
 _FEW_CARRIERS = 1 << 14
@@ -35,7 +35,7 @@ _DOUBTFUL, _NEAR = 24, 16
 _BETTER = 0.1
 _CLEAN = 6.0
 STANDS_OUT = 5.0
-"""So many deviations beyond chance are no accident."""
+"""From this many deviations on, it is not chance."""
 
 
 @dataclass(frozen=True)

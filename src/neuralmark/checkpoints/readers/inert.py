@@ -44,7 +44,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Opaque:
-    """Stands where a value is of no use: a dictionary key that is no scalar, a giant number."""
+    """Stands where a value is of no use: a dictionary key that is not a scalar, a giant number."""
 
 
 class Reader:

@@ -205,7 +205,7 @@ class _Machine:
     def _call(self, function: Any, args: Any) -> Any:
         """Note the call, or make the dictionary where an ordered one is asked for."""
         if not isinstance(function, Global | Call | Persistent) or not isinstance(args, tuple):
-            raise _Fault("it calls something that is no function")
+            raise _Fault("it calls something that is not a function")
         if not isinstance(function, Global) or not function.is_named(*_ORDERED):
             return Call(function, args)
         pairs = args[0] if args and isinstance(args[0], list | tuple) else ()
@@ -265,7 +265,7 @@ def _table(target: Any) -> dict[Any, Any]:
     if isinstance(target, Call):
         return target.items
     if not isinstance(target, dict):
-        raise _Fault("it puts an entry into something that is no dictionary")
+        raise _Fault("it puts an entry into something that is not a dictionary")
     return target
 
 
@@ -289,4 +289,4 @@ def _extend(target: Any, items: list[Any]) -> None:
     if isinstance(target, list):
         target.extend(items)
     elif not isinstance(target, Call):
-        raise _Fault("it appends to something that is no list")
+        raise _Fault("it appends to something that is not a list")

@@ -2,7 +2,7 @@
 
 Works on the records of `_inert`. A tensor is the note of a call of one of torch's
 `_rebuild_…` functions; its first argument refers to a storage, which lies outside the pickle.
-Quantised, sparse and other tensors that are no plain run of numbers are listed with an obstacle.
+Quantised, sparse and other tensors that are not a plain run of numbers are listed with an obstacle.
 """
 
 from collections.abc import Callable, Iterator
@@ -286,7 +286,7 @@ class _Rebuild:
         return StoredTensor(info, self._path, start + offset * ITEMSIZE[dtype], strides)
 
     def _size(self) -> tuple[int, ...]:
-        """The shape of a tensor that is no plain one, if it is where such ones have it."""
+        """The shape of a tensor that is not a plain one, if it is where such tensors keep it."""
         more = self._args[1] if len(self._args) == 2 else self._args
         shape = more[2] if isinstance(more, tuple) and len(more) > 2 else ()
         if isinstance(shape, Call) and shape.args:  # torch.Size((…))

@@ -1,4 +1,4 @@
-"""Where runs live: one folder a run, named by the hash of its specification.
+"""Where runs live: one folder per run, named by the hash of its specification.
 
     RESULTS/lab.json                  which version of the lab wrote this folder
     RESULTS/data/NAME.json            the digest of a data set that runs were made with

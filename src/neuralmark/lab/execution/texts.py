@@ -57,7 +57,7 @@ def tune(
 
 
 def spread(rows: Sequence[Some], count: int | None) -> list[Some]:
-    """So many of them, evenly from first to last.
+    """Some of them, evenly from first to last.
 
     >>> spread("abcdefgh", 4)
     ['a', 'c', 'e', 'g']

@@ -49,7 +49,7 @@ class GridPlace:
 
 
 class AttackGrid(Experiment):
-    """A table of accuracy (detection rate): one row a point, one column a scheme."""
+    """A table of accuracy (detection rate): one row per point, one column per scheme."""
 
     axis: ClassVar[str]
     """What the points count: the head of the first column, and the x axis of figures."""
@@ -99,7 +99,7 @@ class AttackGrid(Experiment):
         return [self.attack(preset, place, scheme, point, seed) for seed in seeds]
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
-        """One table a place, as in the paper."""
+        """One table per place, as in the paper."""
         return [
             Table(
                 f"{self.heading}, {place.title}: accuracy (detection rate)",
@@ -141,7 +141,7 @@ class AttackGrid(Experiment):
         return self.note
 
     def figures(self, preset: Preset, results: Results) -> list[Figure]:
-        """Detection rate over the points, one line a scheme; accuracy likewise."""
+        """Detection rate over the points, one line per scheme; accuracy likewise."""
         figures = []
         for place in self.places(preset) if self.drawn else ():
             points, schemes = self.points(preset, place), [s for s in self.schemes if s != "clean"]

@@ -34,7 +34,7 @@ class Convergence(Experiment):
         return [spec for _, pair in _pairs(preset) for specs in pair for spec in specs]
 
     def figures(self, preset: Preset, results: Results) -> list[Figure]:
-        """One figure a data set, and one an architecture: means over the seeds."""
+        """One figure per data set, and one per architecture: means over the seeds."""
         made = []
         for title, pair in _pairs(preset):
             lines = []

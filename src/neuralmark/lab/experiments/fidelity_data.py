@@ -35,7 +35,7 @@ class FidelityData(Experiment):
         ]
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
-        """One table an architecture: accuracy, and the rate where a mark is."""
+        """One table per architecture: accuracy, and the rate where a mark is."""
         return [
             Table(
                 f"Accuracy (detection rate) by data set, {architecture}",

@@ -38,7 +38,7 @@ class FidelityText(Experiment):
         ]
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
-        """One table a model, with the five scores."""
+        """One table per model, with the five scores."""
         scale = preset.text
         note = f"{scale.meanings or 'all'} test meanings, {scale.beams} beams; NIST is of order 5"
         return [

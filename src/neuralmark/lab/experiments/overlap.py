@@ -37,7 +37,7 @@ class Overlap(Experiment):
         ]
 
     def figures(self, preset: Preset, results: Results) -> list[Figure]:
-        """One line a key."""
+        """One line per key."""
         lines = []
         for key in range(KEYS):
             points = []

@@ -51,7 +51,7 @@ class Rounds(Experiment):
         return specs
 
     def figures(self, preset: Preset, results: Results) -> list[Figure]:
-        """Pruning: one line a number of rounds, on each data set (the appendix's figure)."""
+        """Pruning: one line per number of rounds, on each data set (the appendix's figure)."""
         figures = []
         for data in preset.training.datasets[:2]:
             by_rounds = {rounds: _pruned(preset, data, rounds) for rounds in preset.sweeps.rounds}

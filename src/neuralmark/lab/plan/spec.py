@@ -64,7 +64,7 @@ class Training:
     drops: tuple[int, ...] = ()
     """Epochs after which the rate falls to a tenth."""
     images: int | None = None
-    """At most so many training images (None: all)."""
+    """How many training images at most (None: all)."""
     test_images: int | None = None
     momentum: float = 0.9
     decay: float = 5e-4
@@ -104,9 +104,9 @@ class TuningSpec:
     """LoRA adapters only, or all weights."""
     split: str = "train"
     rows: int | None = None
-    """At most so many rows, spread over the file (None: all)."""
+    """How many rows at most, spread over the file (None: all)."""
     meanings: int | None = None
-    """At most so many test meanings are put into words (None: all; 0: none)."""
+    """How many test meanings are put into words at most (None: all; 0: none)."""
     beams: int = 10
     seed: int = 0
     mark: MarkingSpec | None = None

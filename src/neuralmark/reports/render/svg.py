@@ -136,7 +136,7 @@ def grid(cells: Sequence[bool], description: str) -> str:
     """Cells row by row: full ones where true (colour 0), small ones where false (colour 1).
 
     Neighbours of one kind share a stroke, dashed into cells, which keeps the largest map small:
-    every `h` in the path is a run of so many cells.
+    every `h` in the path is a run of that many cells.
     """
     columns = columns_for(len(cells))
     runs: dict[bool, list[str]] = {True: [], False: []}

@@ -31,6 +31,6 @@ def swin_v2(width: int, heads: Sequence[int], drop: float, classes: int) -> Any:
 
 
 def _block(make: Any, first: int, dim: int, heads: int, **settings: Any) -> Any:
-    """A block whose window is its map; 2 at least, as a window of 1 has no relative positions."""
+    """A block whose window is its map; at least 2, as a window of 1 has no relative positions."""
     side = max(2, _SIDE * first // dim)
     return make(dim, heads, **settings | {"window_size": [side, side], "shift_size": [0, 0]})

@@ -50,7 +50,7 @@ def read_batch(path: Path, label: str, classes: int) -> tuple[Pixels, Labels]:
     pixels = _array(table.get("data"))
     if pixels is None or pixels.ndim != 2 or pixels.shape[1] != math.prod(SHAPE):
         raise DamagedDataSetError(
-            f"{path}: no batch of CIFAR: its 'data' is no table of 3,072 bytes"
+            f"{path}: not a batch of CIFAR: its 'data' is not a table of 3,072 bytes"
         )
     labels = table.get(label)
     if not _are_labels(labels, len(pixels), classes):
@@ -139,7 +139,7 @@ def _is_uint8(dtype: Any) -> bool:
 
 
 def _bytes(raw: Any) -> bytes | None:
-    """Bytes as Python 3 writes them, as Python 2 does (text, one character a byte), or encoded."""
+    """Bytes as Python 3 writes them, as Python 2 does (a character per byte), or encoded."""
     if isinstance(raw, Call):
         encoded = isinstance(raw.function, Global) and raw.function.is_named("_codecs", "encode")
         if not encoded or len(raw.args) != 2 or raw.args[1] not in ("latin1", "latin-1"):
