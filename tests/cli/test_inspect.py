@@ -97,8 +97,8 @@ def test_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strength", ["nan", "inf", "-1", "0"])
 def test_strength_out_of_range(model: Path, strength: str) -> None:
-    call("inspect", model, "--strength", strength).failed(2, "UsageError")
-    call("inspect", model, "--strength", strength, "--json").failed(2, "UsageError")
+    call("inspect", model, "--strength", strength).failed(2, "ParameterError")
+    call("inspect", model, "--strength", strength, "--json").failed(2, "ParameterError")
 
 
 def test_not_there(tmp_path: Path) -> None:
