@@ -21,6 +21,7 @@ from neuralmark.errors import (
     UnsafeError,
     UnsuitableTensorError,
 )
+from tests.support.checks import raw
 
 Save = Callable[..., Path]
 DTYPES = [name for name in torch_tables.DTYPES if hasattr(torch, name)]
@@ -39,10 +40,6 @@ def save(request: pytest.FixtureRequest, tmp_path: Path) -> Save:
 
     write.form = request.param  # type: ignore[attr-defined]
     return write
-
-
-def raw(checkpoint: Checkpoint, name: str) -> bytes:
-    return b"".join(bytes(piece) for piece in checkpoint.read(name))
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from neuralmark.checkpoints import Checkpoint, open_checkpoint, torch_zip
+from neuralmark.checkpoints import open_checkpoint, torch_zip
 from neuralmark.checkpoints.readers import zipped
 from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError, UnsafeError
+from tests.support.checks import raw
 
 STATE = {"a": torch.arange(6.0), "b": torch.ones(3, dtype=torch.float16)}
 
@@ -57,10 +58,6 @@ def put(tmp_path: Path, data: bytes) -> Path:
     path = tmp_path / "model.pt"
     path.write_bytes(data)
     return path
-
-
-def raw(checkpoint: Checkpoint, name: str) -> bytes:
-    return b"".join(bytes(piece) for piece in checkpoint.read(name))
 
 
 def edit(path: Path, out: Path) -> None:

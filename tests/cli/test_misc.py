@@ -12,20 +12,12 @@ from pathlib import Path
 import click
 import pytest
 from safetensors.numpy import save_file
-from tests.conftest import (
-    PYTHON,
-    call,
-    clean_environment,
-    command_line,
-    content_of,
-    gaussian,
-    on_terminal,
-    plain_key,
-    run,
-)
 
 import neuralmark
 from neuralmark.cli import neuralmark as neuralmark_command
+from tests.support.checks import content_of
+from tests.support.commands import PYTHON, call, clean_environment, command_line, on_terminal, run
+from tests.support.models import gaussian, plain_key
 
 COMMANDS = ("claim", "completion", "embed", "inspect", "key", "recover", "verify")
 SCRIPT = Path(PYTHON).with_name("neuralmark")

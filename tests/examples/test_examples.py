@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import clean_environment
+
+from tests.support.commands import clean_environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

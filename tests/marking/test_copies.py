@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
-from tests.conftest import QUICK, gaussian, gaussian_model, one_line, sharded_model
 
 import neuralmark
 from neuralmark import Key
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import NeuralMarkError, OutputError, UnknownFormatError
 from neuralmark.marking.copies import refuse_unmarkable
+from tests.support.checks import one_line
+from tests.support.models import QUICK, gaussian, gaussian_model, sharded_model
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.conftest import call
 
 import neuralmark
 from neuralmark import Key
@@ -16,6 +15,7 @@ from neuralmark.core.update import auc, low_rank
 from neuralmark.errors import InfeasibleError, ParameterError, UnsuitableTensorError
 from neuralmark.marking import hiding
 from neuralmark.marking.reading import require_carriers
+from tests.support.commands import call
 
 SIDE, LAYERS = 512, 8
 DEVIATION = 0.02

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
-from tests.conftest import QUICK, gaussian_model
 
 import neuralmark
 from neuralmark import Claim, EmbedOptions, Key, Recheck, Verdict, embed, recheck, verify
 from neuralmark.errors import MalformedError, ParameterError, RecordError
+from tests.support.models import QUICK, gaussian_model
 
 
 def broken(result: Recheck) -> set[str]:

@@ -7,19 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.conftest import (
-    PYTHON,
-    Result,
-    call,
-    clean_environment,
-    command_line,
-    content_of,
-    gaussian_model,
-    plain_key,
-    sharded_model,
-)
 
 from neuralmark import Claim, Key, verify
+from tests.support.checks import content_of
+from tests.support.commands import PYTHON, Result, call, clean_environment, command_line
+from tests.support.models import gaussian_model, plain_key, sharded_model
 
 # Copies the folder of a model again and again; each copy is marked by a forked child that kills
 # itself before its i-th step that touches the disk (or in the middle of a write), for every i.

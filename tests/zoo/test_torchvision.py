@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from tests.conftest import clean_environment
 
 import neuralmark.torchvision_loading as ours
 from neuralmark.errors import MissingExtraError
+from tests.support.commands import clean_environment
 
 FIRST = "import neuralmark.torchvision_loading as ours; "
 
