@@ -6,6 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from neuralmark import Key
+from tests.support import luck
+from tests.support.models import QUICK
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "neuralmark"
 TESTS = ROOT / "tests"
@@ -115,6 +119,15 @@ def test_tests_import_only_what_is_there_to_share() -> None:
         if not name.startswith("tests.support.")
     ]
     assert not found
+
+
+def test_new_keys_have_the_same_luck_in_every_run() -> None:
+    drawn = []
+    for _ in range(2):
+        luck.begin("a name")
+        drawn.append([Key.new(QUICK).fingerprint for _ in range(3)])
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) == 3
 
 
 SCRIPTS = {"distributed/worker.py", "distributed/deepspeed_worker.py", "golden/make_release.py"}

@@ -39,6 +39,7 @@ from tests.support.checks import one_line
 from tests.support.commands import PYTHON, call, clean_environment
 from tests.support.images import LAYER, data, network
 from tests.support.models import QUICK, gaussian, gaussian_model
+from tests.support.processes import PATIENCE
 
 KEY = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
 
@@ -106,7 +107,7 @@ def test_no_guard_ends_with_an_error(
         env=clean_environment(TMPDIR=str(tmp_path / "tmp")),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert "told: a worker process ended before its time" in done.stdout, done.stderr

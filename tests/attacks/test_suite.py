@@ -37,6 +37,7 @@ from neuralmark.records.verdict import Status
 from tests.support.commands import PYTHON, clean_environment
 from tests.support.images import LAYER, data, network
 from tests.support.models import QUICK, gaussian, gaussian_model
+from tests.support.processes import PATIENCE
 
 KEY = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
 
@@ -369,7 +370,7 @@ def test_a_script_without_a_guard_is_told_so(marked: Path, tmp_path: Path) -> No
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert "__main__" in done.stdout

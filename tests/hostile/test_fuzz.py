@@ -25,7 +25,7 @@ from tests.support.models import gaussian
 
 WORD = "correct horse"
 TINY = Parameters(bits=16, pools=40, rounds=1)
-KEY = Key.new(TINY)
+KEY = Key(TINY, salt=bytes(32), secret=bytes(32))
 
 TOKENS = [
     *(b"0", b"-1", b"1e9", b"9" * 19, b"9" * 5000, b"true", b"null", b"NaN", b'""', b"[]", b"{}"),

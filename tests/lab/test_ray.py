@@ -16,6 +16,7 @@ from neuralmark.lab.execution.store import Store
 from neuralmark.lab.plan.spec import identity
 from tests.support.commands import PYTHON
 from tests.support.paths import ROOT
+from tests.support.processes import PATIENCE
 from tests.support.runs import begun, count, first_dies, probes, refuse
 
 JOIN = """
@@ -71,7 +72,7 @@ def test_another_process_joins_a_cluster_and_leaves_it_running(
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.stdout.endswith("3 done\n"), done.stderr[-2000:]

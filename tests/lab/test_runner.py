@@ -16,7 +16,8 @@ from neuralmark.lab.execution.store import Store
 from neuralmark.lab.plan.spec import Assault, Probe, Spec, Training, identity
 from tests.support.commands import PYTHON
 from tests.support.paths import ROOT
-from tests.support.runs import begun, count, die_always, die_once, probes, refuse, slow
+from tests.support.processes import PATIENCE
+from tests.support.runs import begun, count, die_always, die_once, meet, probes, refuse
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 2])
@@ -40,7 +41,7 @@ def test_every_run_is_made_once_and_skipped_the_second_time(tmp_path: Path, jobs
 
 def test_two_jobs_work_at_the_same_time(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "r")
-    carry_out(probes(4), store, Local(partial(slow, store.root), 2))
+    carry_out(probes(4), store, Local(partial(meet, store.root), 2))
     workers = {(store.folder(s) / "begun").read_text() for s in probes(4)}
     assert len(workers) == 2
 
@@ -120,7 +121,7 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     with subprocess.Popen([PYTHON, str(script), str(folder)], env=environment) as parent:
         found: list[Path] = []
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while len(found) < 2 and time.monotonic() < until:
             time.sleep(0.1)
             found = [path for path in folder.glob("runs/*/worker") if path.read_text()]

@@ -20,6 +20,7 @@ from unittest import mock
 import pytest
 
 from neuralmark.cli import main
+from tests.support.processes import PATIENCE
 
 PYTHON = sys.executable
 
@@ -99,7 +100,7 @@ def run(
         input=text,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     return Result(done.returncode, done.stdout, done.stderr)
@@ -130,7 +131,7 @@ def on_terminal(
     )
     os.close(theirs)
     screen, seen, left = b"", 0, list(answers)
-    deadline = time.monotonic() + 300  # busy machines are slow
+    deadline = time.monotonic() + PATIENCE
     while select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0]:
         piece = b""
         with contextlib.suppress(OSError):  # the terminal is closed when the process ends
@@ -141,6 +142,6 @@ def on_terminal(
         if left and screen[seen:].endswith(b": "):
             seen = len(screen)
             os.write(ours, left.pop(0).encode() + b"\n")
-    code = process.wait(timeout=120)
+    code = process.wait(timeout=PATIENCE)
     os.close(ours)
     return code, screen.decode()

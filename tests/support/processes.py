@@ -8,6 +8,9 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
+PATIENCE = 600
+"""Seconds before a test gives a process up: only what hangs takes so long, on any machine."""
+
 
 def torchrun(
     processes: int, script: Path, *arguments: str, environment: Mapping[str, str] | None = None
@@ -21,5 +24,5 @@ def torchrun(
         env=env | dict(environment or {}),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE,
     )

@@ -9,6 +9,7 @@ from neuralmark.errors import ParameterError
 from neuralmark.lab.execution.engines import Notify
 from neuralmark.lab.execution.store import Store
 from neuralmark.lab.plan.spec import Probe, Spec, identity, settings
+from tests.support.processes import PATIENCE
 
 
 def count(folder: Path, spec: Spec, notify: Notify) -> None:
@@ -48,16 +49,19 @@ def refuse(folder: Path, spec: Spec, notify: Notify) -> None:
     raise ParameterError("no such thing")
 
 
-def slow(folder: Path, spec: Spec, notify: Notify) -> None:
-    """Take a moment."""
-    time.sleep(0.4)
+def meet(folder: Path, spec: Spec, notify: Notify) -> None:
+    """Wait until another worker is at work too; only what hangs waits for so long."""
+    (folder / f"{os.getpid()}.worker").touch()
+    until = time.monotonic() + PATIENCE
+    while len(list(folder.glob("*.worker"))) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
     count(folder, spec, notify)
 
 
 def sleep(folder: Path, spec: Spec, notify: Notify) -> None:
     """Say who works, and go on for long."""
     (Store.open(folder).folder(spec) / "worker").write_text(str(os.getpid()))
-    time.sleep(120)
+    time.sleep(2 * PATIENCE)
 
 
 def probes(number: int) -> list[Spec]:
