@@ -153,7 +153,7 @@ def test_tests_mirror_the_package() -> None:
     packages = {folder.parent.name for folder in SOURCE.glob("*/__init__.py")}
     folders = {folder.parent.name for folder in TESTS.glob("*/__init__.py")}
     assert folders - packages == ABOUT_EVERYTHING | {"distributed"}  # training, in processes
-    assert packages - folders <= {"keys", "schemes"}  # conformance/test_schemes
+    assert packages - folders <= {"schemes"}  # conformance/test_schemes
     modules = {file.stem for file in SOURCE.glob("*.py")} | {"house"}
     assert {file.stem.removeprefix("test_") for file in TESTS.glob("test_*.py")} <= modules
 
