@@ -381,7 +381,7 @@ def test_calls_without_a_storage(save: Save, args: tuple[Any, ...]) -> None:
 
 def test_a_tensor_with_a_dtype_of_its_own(save: Save) -> None:
     rebuild = torch._utils._rebuild_tensor_v3
-    args = (TYPED, 0, (4,), (1,), False, OrderedDict())
+    args: tuple[Any, ...] = (TYPED, 0, (4,), (1,), False, OrderedDict())
     expected = {"a": torch.arange(4.0).view(torch.int32)}
     assert_same(save({"a": Rebuilt(rebuild, *args, torch.int32)}), expected)
     with pytest.raises(MalformedError, match="has no dtype"):

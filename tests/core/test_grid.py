@@ -750,9 +750,9 @@ def test_a_tensor_of_zeros_but_for_a_few_has_the_grid_of_the_file() -> None:
 
 
 def test_ten_values_are_no_evidence_of_a_scale() -> None:
-    values = 0.0137 * np.arange(3, 43, 4)
+    values = 0.0137 * np.arange(3, 43, 4, dtype=np.float64)
     assert find_steps(rounded(values, "BF16"), 10, 7, 0.0) is None
-    many = 0.0137 * np.random.default_rng(0).integers(-7, 8, 10_000)
+    many = 0.0137 * np.random.default_rng(0).integers(-7, 8, 10_000).astype(np.float64)
     assert find_steps(rounded(many, "BF16"), 100, 7, 0.0) is not None
 
 

@@ -1,5 +1,7 @@
 """Keys: what makes one, and that a file gives back all of it."""
 
+import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +147,31 @@ def test_owner_and_content_are_lines() -> None:
     assert content_bytes() == b""
     assert content_bytes("Acme", "2026\nv2") == b"owner=Acme\n2026\nv2"
     assert content_bytes(content="2026") == b"2026"
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda head, rest: ({**head, "pools": 10**6}, rest),
+        lambda head, rest: ({**head, "pools": -1}, rest),
+        lambda head, rest: ({**head, "pools": 64.0}, rest),
+        lambda head, rest: ({**head, "more": {"bits": 10**6}}, rest),
+        lambda head, rest: ({**head, "more": {"bits": "32"}}, rest),
+        lambda head, rest: ({**head, "more": {"other": 32}}, rest),
+        lambda head, rest: (head, rest + b"?"),
+        lambda head, rest: (head, rest[:-1]),
+    ],
+)
+def test_a_file_whose_lengths_lie_is_damaged(tmp_path: Path, lie: Any) -> None:
+    path = tmp_path / "k.nmkey"
+    Key.chosen(OTHER, MATRIX, bits=ONES).save(path, None)
+    container = json.loads(path.read_text())
+    payload = base64.b64decode(container["payload"])
+    length = int.from_bytes(payload[:8], "little")
+    head, rest = lie(json.loads(payload[8 : 8 + length]), payload[8 + length :])
+    text = json.dumps(head).encode()
+    container["payload"] = base64.b64encode(len(text).to_bytes(8, "little") + text + rest).decode()
+    path.write_text(json.dumps(container))
+    with pytest.raises(KeyFileError, match="damaged") as caught:
+        Key.load(path)
+    one_line(caught.value)

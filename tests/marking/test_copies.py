@@ -341,3 +341,22 @@ def test_what_is_small_and_cannot_be_read_is_no_model(folder: Path, size: int, t
     else:
         with pytest.raises(OutputError, match="cannot be read"):
             refuse_unmarkable(source, folder)
+
+
+def test_a_copy_that_cannot_carry_the_mark_is_refused(
+    folder: Path, key: Key, tmp_path: Path
+) -> None:
+    arrays = {name: np.zeros_like(value) for name, value in weights(folder).items()}
+    save_file(arrays, folder / "zeros.safetensors")
+    with pytest.raises(OutputError, match=r"zeros\.safetensors cannot be marked .*take it out"):
+        neuralmark.embed(folder, key, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_second_index_of_the_same_shards_is_no_copy(key: Key, tmp_path: Path) -> None:
+    folder = sharded_model(tmp_path / "model")
+    index = (folder / "model.safetensors.index.json").read_bytes()
+    (folder / "other.safetensors.index.json").write_bytes(index)
+    result = neuralmark.embed(folder / "model.safetensors.index.json", key, tmp_path / "out")
+    assert not any("other" in warning for warning in result.warnings)
+    assert neuralmark.verify(tmp_path / "out" / "model.safetensors.index.json", key).verified

@@ -1,5 +1,6 @@
 """Does a verdict still hold? Point by point, for every way of looking and every kind of change."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -204,3 +205,10 @@ def test_what_cannot_be_checked(marked: Path, secret: Key, tmp_path: Path) -> No
             recheck(wrong, marked, secret)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="expected a Key"):
         recheck(verdict, marked, "key")  # type: ignore[arg-type]
+
+
+def test_a_recheck_shows_itself(marked: Path, secret: Key) -> None:
+    verdict = verify(marked, secret)
+    result = recheck(verdict, marked, secret)
+    assert str(result) == f"the verdict holds: {verdict}"
+    assert json.loads(result.to_json()) == result.to_dict()

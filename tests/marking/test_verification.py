@@ -224,3 +224,26 @@ def test_the_tensor_with_nan_is_named(marked: tuple[Path, Key, Claim], tmp_path:
 def test_a_path_is_not_a_key(marked: tuple[Path, Key, Claim]) -> None:
     with pytest.raises(ParameterError, match=r"Key\.load"):
         neuralmark.verify(marked[0], "acme.nmkey")  # type: ignore[arg-type]
+
+
+def test_a_mark_in_one_long_row(tmp_path: Path) -> None:
+    """A tensor without rows is read as it is, where others are read by rows too."""
+    source, out = saved(tmp_path / "s.safetensors", long=gaussian(60_000)), tmp_path / "o"
+    key, options = Key.new(SMALL), neuralmark.EmbedOptions(tensors=["long"])
+    assert neuralmark.embed(source, key, out, options=options).verdict is not None
+    assert neuralmark.verify(out, key, tensors=["long"]).verified
+    assert not neuralmark.verify(out, Key.new(SMALL), tensors=["long"]).verified
+
+
+def test_a_prefix_that_only_some_tensors_lost(tmp_path: Path) -> None:
+    names = {"enc.0.weight": 0, "enc.1.weight": 1, "mid.weight": 2}
+    tensors = {name: gaussian(300, 400, seed=seed) for name, seed in names.items()}
+    source, out = saved(tmp_path / "s.safetensors", **tensors), tmp_path / "o.safetensors"
+    key = Key.new(SMALL)
+    claim = neuralmark.embed(source, key, out).claim
+    lost = {name.removeprefix("enc."): value for name, value in load_file(out).items()}
+    save_file({n: v for n, v in lost.items() if n != "mid.weight"}, tmp_path / "lost.safetensors")
+    verdict = neuralmark.verify(tmp_path / "lost.safetensors", key, claim=claim)
+    assert verdict.mapping == "prefix"
+    assert verdict.matched < 256
+    assert "1 of the 3 tensors" in verdict.reason
