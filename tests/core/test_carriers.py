@@ -264,8 +264,9 @@ def test_half_of_the_weights_are_expected_to_survive_each_round() -> None:
     assert expected_per_pool(4096, 4, 3) == 128
 
 
-def test_a_range_without_carriers_is_empty() -> None:
-    carriers = carriers_of([1, 0, 1], 300, 1, 5)
+@pytest.mark.parametrize("chosen", ["tiled", "stream"])
+def test_a_range_without_carriers_is_empty(chosen: Filter) -> None:
+    carriers = carriers_of([1, 0, 1], 300, 1, 5, chosen=chosen)
     assert carriers.positions(7, 7).tolist() == []
     assert carriers.positions(carriers.size).tolist() == []
 

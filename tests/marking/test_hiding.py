@@ -351,3 +351,4 @@ def test_a_span_without_directions_is_too_small() -> None:
     half_spaces, pooled = rng.standard_normal((64, 16)), rng.standard_normal(64)
     with pytest.raises(InfeasibleError, match="span is too small"):
         SpanSolver(half_spaces, np.zeros((16, 16))).cost(pooled, 1.0)
+    assert not SpanSolver(half_spaces, np.eye(16)).change(pooled, -1e6).any()  # nothing is missing

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import save_file
 
 import neuralmark
 from neuralmark import Claimant, Key
 from neuralmark.errors import CheckpointError
-from tests.support.models import QUICK, gaussian_model
+from tests.support.models import QUICK, gaussian, gaussian_model
 
 Told = list[tuple[str, int, int]]
 
@@ -64,10 +65,12 @@ def test_a_model_that_changes_while_it_is_read(secret: Key, marked: Path) -> Non
         neuralmark.arbitrate(parties, progress=touched(marked))  # type: ignore[arg-type]
 
 
-def test_what_only_one_party_can_read(secret: Key, tmp_path: Path, marked: Path) -> None:
-    """A model without the claimed tensors has no place for the mark, which is no verdict."""
-    small = gaussian_model(tmp_path / "small.safetensors", rows=1)
-    ruling = neuralmark.arbitrate(
-        [Claimant("A", secret, marked), Claimant("B", Key.new(QUICK), small)]
-    )
-    assert ruling.owner != "B"
+def test_a_model_without_the_claimed_tensors_has_no_place_for_the_mark(
+    secret: Key, marked: Path, tmp_path: Path
+) -> None:
+    other, claim = tmp_path / "other.safetensors", f"{marked}.claim.json"
+    save_file({"x.weight": gaussian(40, 40)}, other)
+    parties = [Claimant("A", secret, marked, claim), Claimant("B", Key.new(QUICK), other)]
+    ruling = neuralmark.arbitrate(parties)
+    assert ruling.owner is None
+    assert any("unrelated" in reason for reason in ruling.reasons)

@@ -113,7 +113,7 @@ def test_an_unknown_spread_is_refused(deep: Path) -> None:
         neuralmark.embed(
             deep,
             Key.new(PARAMETERS),
-            neuralmark.EmbedOptions(spread="narrow"),  # type: ignore[arg-type]
+            options=neuralmark.EmbedOptions(spread="narrow"),  # type: ignore[arg-type]
         )
 
 

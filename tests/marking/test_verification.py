@@ -228,11 +228,18 @@ def test_a_path_is_not_a_key(marked: tuple[Path, Key, Claim]) -> None:
 
 def test_a_mark_in_one_long_row(tmp_path: Path) -> None:
     """A tensor without rows is read as it is, where others are read by rows too."""
-    source, out = saved(tmp_path / "s.safetensors", long=gaussian(60_000)), tmp_path / "o"
+    source, out = (
+        saved(
+            tmp_path / "s.safetensors",
+            **{"long": gaussian(60_000), "layer.weight": gaussian(300, 400)},
+        ),
+        tmp_path / "o",
+    )
     key, options = Key.new(SMALL), neuralmark.EmbedOptions(tensors=["long"])
     assert neuralmark.embed(source, key, out, options=options).verdict is not None
     assert neuralmark.verify(out, key, tensors=["long"]).verified
-    assert not neuralmark.verify(out, Key.new(SMALL), tensors=["long"]).verified
+    both, other = ["long", "layer.weight"], Key.new(SMALL)
+    assert not neuralmark.verify(out, other, tensors=both).verified
 
 
 def test_a_prefix_that_only_some_tensors_lost(tmp_path: Path) -> None:
