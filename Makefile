@@ -38,7 +38,8 @@ mutants: $(INSTALLED)
 MEASURED := $(addprefix tests/,core keys records marking checkpoints disputes storage cli hostile \
 	conformance golden reports test_api.py)
 coverage: $(INSTALLED)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q --cov $(MEASURED) src
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q --cov --cov-report=term \
+		$(MEASURED) src
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py

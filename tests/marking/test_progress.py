@@ -69,7 +69,7 @@ def test_a_model_without_the_claimed_tensors_has_no_place_for_the_mark(
     secret: Key, marked: Path, tmp_path: Path
 ) -> None:
     other, claim = tmp_path / "other.safetensors", f"{marked}.claim.json"
-    save_file({"x.weight": gaussian(40, 40)}, other)
+    save_file({"x.weight": gaussian(8, 8)}, other)
     parties = [Claimant("A", secret, marked, claim), Claimant("B", Key.new(QUICK), other)]
     ruling = neuralmark.arbitrate(parties)
     assert ruling.owner is None
