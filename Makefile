@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := $(VENV)/.demo
 
-.PHONY: demo test quick lint types layers tests mutants docs clean
+.PHONY: demo test quick coverage lint types layers tests mutants docs clean
 
 demo: $(DEMO)
 	$(BIN)/neuralmark demo --output demo-output
@@ -34,6 +34,13 @@ mutants: $(INSTALLED)
 	$(BIN)/python -m benchmarks.mutants core --sample 300
 	$(BIN)/python -m benchmarks.mutants marking --sample 300
 
+# Lines and branches of the packages that a verdict rests on which no test reaches (docs/design.md).
+MEASURED := $(addprefix tests/,core keys records marking checkpoints disputes storage cli hostile \
+	conformance golden reports test_api.py)
+coverage: $(INSTALLED)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q --cov --cov-report=term \
+		$(MEASURED) src
+
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -52,4 +59,4 @@ $(DEMO): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo-output site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo-output site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -7,6 +7,8 @@ pip finds.
 Doctests run in a folder of their own, which holds a small `model.safetensors` and, marked with
 `key`, `marked.safetensors` with its claim. Those of neuralmark.training have a live `network` and
 its `optimizer` too.
+
+What is drawn at random is the same in every run: see tests/support/luck.py.
 """
 
 import shutil
@@ -16,9 +18,32 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tests.support import luck
 
 import neuralmark
 import neuralmark.torchvision_loading
+
+
+def pytest_configure() -> None:
+    """Before anything is imported that draws."""
+    luck.load()
+
+
+def pytest_report_header() -> str:
+    """Which luck this run has."""
+    return f"luck: NEURALMARK_TEST_SEED={luck.SEED!r}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: Any, request: Any) -> None:
+    """A fixture draws the same whoever asks for it first."""
+    luck.begin(f"{request.node.nodeid}/{fixturedef.argname}/{request.param_index}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """A test draws the same whatever ran before it."""
+    luck.begin(item.nodeid)
 
 
 @pytest.fixture(scope="session")

@@ -1,198 +1,13 @@
-"""What several tests share: small models and keys, and ways to run the command line."""
+"""Fixtures and hooks; what tests call is in `tests.support`."""
 
-import contextlib
-import io
-import json
-import os
-import pty
-import resource
-import select
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
-import numpy as np
-import numpy.typing as npt
 import pytest
-from safetensors.numpy import save_file
 
-from neuralmark import Key, Parameters, embed
-from neuralmark.cli import main
-from neuralmark.errors import NeuralMarkError
-
-QUICK = Parameters(bits=160, pools=320, rounds=1)
-"""Enough bits to prove something, quick to embed."""
-
-GOLDEN = Path(__file__).parent / "golden" / "data"
-PYTHON = sys.executable
-VARIABLE = "NEURALMARK_PASSPHRASE"
-
-_TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-    " os.execv(sys.argv[1], sys.argv[1:])"
-)
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a command ended and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """Its output, parsed."""
-        return json.loads(self.out)
-
-    def failed(self, code: int, error: str) -> str:
-        """Assert a named error on one line, without a traceback; give that line."""
-        assert self.code == code, self
-        *notes, line = self.err.splitlines()
-        assert line.startswith(f"neuralmark: {error}: "), self
-        assert all(note.startswith("neuralmark: ") for note in notes), self
-        assert "Traceback" not in self.err, self
-        return line
-
-
-def gaussian(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
-    """Weights like those of a trained layer."""
-    return (0.05 * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
-
-
-def gaussian_model(path: Path, seed: int = 0, rows: int = 128) -> Path:
-    """A small safetensors model with two layers that `auto` chooses."""
-    tensors = {
-        "layer1.weight": gaussian(rows, 128, seed=seed),
-        "layer1.bias": gaussian(128, seed=seed + 1),
-        "layer2.weight": gaussian(96, 128, seed=seed + 2),
-    }
-    save_file(tensors, path, metadata={"format": "pt"})
-    return path
-
-
-def sharded_model(folder: Path) -> Path:
-    """A folder with two shards, an index and a configuration."""
-    folder.mkdir()
-    shards = {
-        "model-00001-of-00002.safetensors": {"a.weight": gaussian(128, 128, seed=1)},
-        "model-00002-of-00002.safetensors": {
-            "b.weight": gaussian(96, 128, seed=2),
-            "b.bias": gaussian(96, seed=3),
-        },
-    }
-    for name, tensors in shards.items():
-        save_file(tensors, folder / name)
-    table = {tensor: name for name, tensors in shards.items() for tensor in tensors}
-    index = {"metadata": {"total_size": 0}, "weight_map": table}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    (folder / "config.json").write_text("{}")
-    return folder
-
-
-def plain_key(path: Path, parameters: Parameters = QUICK) -> Path:
-    """A fresh key, stored without a passphrase."""
-    Key.new(parameters).save(path, None)
-    return path
-
-
-def content_of(folder: Path) -> dict[str, bytes]:
-    """Every file under a folder, by its path in it."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
-def one_line(error: NeuralMarkError) -> str:
-    """Assert that a message is one line of reasonable length; give it."""
-    message = str(error)
-    assert message
-    assert "\n" not in message
-    assert len(message) < 1000
-    return message
-
-
-def call(*args: object, env: Mapping[str, str] | None = None) -> Result:
-    """Run a command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    handler = signal.getsignal(signal.SIGTERM)
-    kept = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    try:
-        with (
-            mock.patch.dict(os.environ, {**kept, **(env or {})}, clear=True),
-            mock.patch.object(sys, "argv", ["neuralmark", *map(str, args)]),
-            mock.patch.object(sys, "stdin", io.StringIO()),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            pytest.raises(SystemExit) as stop,
-        ):
-            main()
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    assert isinstance(stop.value.code, int)
-    return Result(stop.value.code, out.getvalue(), err.getvalue())
-
-
-def command_line(*args: object) -> list[str]:
-    """The words that run a command as a process."""
-    return [PYTHON, "-m", "neuralmark", *map(str, args)]
-
-
-def clean_environment(**more: str) -> dict[str, str]:
-    """An environment without anything of ours, but with the package under test (worktrees)."""
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    return {**kept, "LANG": "C.UTF-8", "HOME": "/nonexistent", **more}
-
-
-def run(
-    *args: object, env: Mapping[str, str] | None = None, cwd: Path | None = None, text: str = ""
-) -> Result:
-    """Run a command as a process with a clean environment."""
-    done = subprocess.run(
-        command_line(*args),
-        env=clean_environment(**(env or {})),
-        cwd=cwd,
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
-
-
-def on_terminal(
-    *args: object, answers: Sequence[str] = (), env: Mapping[str, str] | None = None
-) -> tuple[int, str]:
-    """Run a command on a pseudo-terminal; each answer is typed after a prompt ending in ': '."""
-    ours, theirs = pty.openpty()
-    words = [PYTHON, "-c", _TAKE_TERMINAL, *command_line(*args)]
-    environment = clean_environment(TERM="xterm", COLUMNS="120", **(env or {}))
-    process = subprocess.Popen(
-        words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
-    )
-    os.close(theirs)
-    screen, seen, left = b"", 0, list(answers)
-    deadline = time.monotonic() + 300  # busy machines are slow
-    while select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        piece = b""
-        with contextlib.suppress(OSError):  # the terminal is closed when the process ends
-            piece = os.read(ours, 65536)
-        if not piece:
-            break
-        screen += piece
-        if left and screen[seen:].endswith(b": "):
-            seen = len(screen)
-            os.write(ours, left.pop(0).encode() + b"\n")
-    code = process.wait(timeout=120)
-    os.close(ours)
-    return code, screen.decode()
+from neuralmark import Key, embed
+from tests.support.models import gaussian_model, plain_key
+from tests.support.serving import own_certificate, serving
 
 
 @pytest.fixture
@@ -215,17 +30,17 @@ def marked(model: Path, key: Path, tmp_path: Path) -> Path:
     return out
 
 
-def limited(limit: int, *args: object) -> Result:
-    """Run with a limit on the size of a written file: what a full disk looks like to a program."""
-    done = subprocess.run(
-        command_line(*args),
-        env=clean_environment(PYTHONDONTWRITEBYTECODE="1"),
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+    """The address of an https server that this process trusts, and the folder it serves."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    certificate = own_certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(folder, certificate) as address:
+        yield address, folder
 
 
 SLOW = (

@@ -6,8 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from neuralmark import Key
+from tests.support import luck
+from tests.support.models import QUICK
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "neuralmark"
+TESTS = ROOT / "tests"
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -95,3 +100,65 @@ def test_the_library_speaks_python() -> None:
         if option.search(text)
     ]
     assert not found
+
+
+def taken(file: Path) -> Iterator[str]:
+    """Modules of the tests that a test imports, in its own code or in a script it holds."""
+    text = file.read_text(encoding="utf-8")
+    for found in re.finditer(
+        r"^\s*(?:from|import) (tests[.\w]*)(?: import ([\w, ]+))?", text, re.M
+    ):
+        yield from (f"{found[1]}.{name.strip()}" for name in (found[2] or "").split(","))
+
+
+def test_tests_import_only_what_is_there_to_share() -> None:
+    found = [
+        f"{file.relative_to(TESTS)}: {name}"
+        for file in TESTS.rglob("*.py")
+        for name in taken(file)
+        if not name.startswith("tests.support.")
+    ]
+    assert not found
+
+
+def test_new_keys_have_the_same_luck_in_every_run() -> None:
+    drawn = []
+    for _ in range(2):
+        luck.begin("a name")
+        drawn.append([Key.new(QUICK).fingerprint for _ in range(3)])
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) == 3
+
+
+SCRIPTS = {"distributed/worker.py", "distributed/deepspeed_worker.py", "golden/make_release.py"}
+"""Started by themselves, never imported."""
+
+
+def test_folders_of_tests_hold_tests() -> None:
+    for file in TESTS.rglob("*.py"):
+        where = file.relative_to(TESTS)
+        if where.parts[0] != "support" and str(where) not in SCRIPTS:
+            assert re.fullmatch(r"test_\w+|conftest|__init__", file.stem), where
+        assert (file.parent / "__init__.py").exists(), where
+
+
+ABOUT_EVERYTHING = {
+    *("benchmarks", "conformance", "docs", "examples", "golden", "hostile", "notebooks"),
+    "support",
+}
+"""Folders of tests that belong to no single package."""
+
+
+def test_tests_mirror_the_package() -> None:
+    packages = {folder.parent.name for folder in SOURCE.glob("*/__init__.py")}
+    folders = {folder.parent.name for folder in TESTS.glob("*/__init__.py")}
+    assert folders - packages == ABOUT_EVERYTHING | {"distributed"}  # training, in processes
+    assert packages - folders <= {"schemes"}  # conformance/test_schemes
+    modules = {file.stem for file in SOURCE.glob("*.py")} | {"house"}
+    assert {file.stem.removeprefix("test_") for file in TESTS.glob("test_*.py")} <= modules
+
+
+def test_the_supported_pythons_are_named() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for version in ("3.11", "3.12", "3.13"):
+        assert f'"Programming Language :: Python :: {version}"' in text

@@ -9,16 +9,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
-from tests.attacks.test_training import LAYER, data, network
-from tests.conftest import (
-    PYTHON,
-    QUICK,
-    call,
-    clean_environment,
-    gaussian,
-    gaussian_model,
-    one_line,
-)
 from torch import nn
 
 from neuralmark import Claim, Key, attacks, embed, imprint, verify
@@ -45,6 +35,11 @@ from neuralmark.errors import (
     UnknownTensorError,
 )
 from neuralmark.storage import files
+from tests.support.checks import one_line
+from tests.support.commands import PYTHON, call, clean_environment
+from tests.support.images import LAYER, data, network
+from tests.support.models import QUICK, gaussian, gaussian_model
+from tests.support.processes import PATIENCE
 
 KEY = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
 
@@ -112,7 +107,7 @@ def test_no_guard_ends_with_an_error(
         env=clean_environment(TMPDIR=str(tmp_path / "tmp")),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert "told: a worker process ended before its time" in done.stdout, done.stderr

@@ -5,9 +5,8 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.conftest import gaussian
 
-from neuralmark import Key, Parameters
+from neuralmark import Key
 from neuralmark.attacks.detect import (
     STATISTICS,
     Detect,
@@ -26,14 +25,14 @@ from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
 from neuralmark.errors import AttackError, DataMismatchError, MissingDataError, ParameterError
 from neuralmark.marking.drafting import draft, plan
+from tests.support.models import QUICK, gaussian
 
-SMALL = Parameters(bits=160, pools=320, rounds=1)
 Weights = npt.NDArray[np.float32]
 
 
 def marked(tensor: Weights, strength: float) -> Weights:
     """A real mark, written as `embed` does."""
-    key = Key(SMALL, b"", salt=bytes(32), secret=bytes([1]) * 32)
+    key = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
     kept = tensor.copy()
     kept.flags.writeable = False
     made = draft(plan(MemoryCheckpoint({"w": kept}), key, ["w"]), strength=strength)

@@ -4,17 +4,16 @@ from typing import Any
 
 import pytest
 
-from neuralmark import Key, Parameters, imprint
+from neuralmark import Key, imprint
 from neuralmark.attacks.contract import Data
 from neuralmark.errors import DataMismatchError, MissingDataError
+from tests.support.models import QUICK
 
 torch = pytest.importorskip("torch")
 
 from neuralmark.attacks.distill import Distill, divergence, fresh  # noqa: E402
 from neuralmark.attacks.engine.launch import launch  # noqa: E402
 from neuralmark.attacks.engine.options import LaunchOptions  # noqa: E402
-
-SMALL = Parameters(bits=160, pools=320, rounds=1)
 
 
 def teacher() -> Any:
@@ -39,7 +38,7 @@ def data(model: Any, count: int = 800) -> Data:
 
 def test_the_student_learns_and_the_mark_is_gone() -> None:
     model = teacher()
-    key = Key(SMALL, b"", salt=bytes(32), secret=bytes([1]) * 32)
+    key = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
     claim = imprint(model, key, tensors=["2.weight"], strength=1.0).claim
     given = data(model)
     result = launch(Distill(steps=150, lr=3e-3, batch=64), model, key, claim=claim, data=given)

@@ -4,20 +4,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.attacks._marks import (
-    NAME,
-    Weights,
-    bits_of,
-    carriers_of,
-    change,
-    key_where,
-    mark_of,
-    marked,
-    stream,
-    tiled,
-    truncated,
-)
-from tests.conftest import gaussian, one_line
 
 from neuralmark import Key
 from neuralmark.attacks import Outcome, Scene
@@ -34,6 +20,21 @@ from neuralmark.attacks.tools.tracing import (
     split,
 )
 from neuralmark.errors import ParameterError
+from tests.support.checks import one_line
+from tests.support.models import gaussian
+from tests.support.published import (
+    NAME,
+    Weights,
+    bits_of,
+    carriers_of,
+    change,
+    key_where,
+    mark_of,
+    marked,
+    stream,
+    tiled,
+    truncated,
+)
 
 SHAPE = (256, 256, 3, 3)
 CHANCE = 165

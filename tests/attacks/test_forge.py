@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conftest import call, gaussian
 
 from neuralmark import Key, Parameters, schemes
 from neuralmark.attacks.engine.launch import Result, launch
@@ -17,6 +16,8 @@ from neuralmark.attacks.forge_random import ForgeRandom
 from neuralmark.attacks.tools.forging import balanced, expected_best
 from neuralmark.core.key import Filter
 from neuralmark.errors import AttackError, ParameterError
+from tests.support.commands import call
+from tests.support.models import gaussian
 
 LAYER = {"conv.weight": gaussian(256, 128, 3, 3)}
 """One unmarked layer."""

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pytest
 from safetensors.numpy import save_file
 from scipy.optimize import linear_sum_assignment
-from tests.conftest import gaussian
 
 import neuralmark
 from neuralmark import Claim, Key, Parameters
 from neuralmark.core.key import Placement
 from neuralmark.records import Digest
 from neuralmark.schemes import of as scheme_of
+from tests.support.models import gaussian
 
 TENSORS, SHAPE = 192, (32, 64)
 PARAMETERS = Parameters(bits=256, pools=512, rounds=1)

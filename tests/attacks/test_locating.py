@@ -5,16 +5,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.attacks._marks import (
-    Weights,
-    bits_of,
-    carriers_of,
-    key_where,
-    marked,
-    stream,
-    truncated,
-)
-from tests.conftest import gaussian, one_line
 
 from neuralmark import Key
 from neuralmark.attacks.tools.grids import empty_bits, grid_depth, ranks
@@ -29,6 +19,17 @@ from neuralmark.attacks.tools.locating import (
 )
 from neuralmark.attacks.tools.tracing import Guess
 from neuralmark.errors import ParameterError
+from tests.support.checks import one_line
+from tests.support.models import gaussian
+from tests.support.published import (
+    Weights,
+    bits_of,
+    carriers_of,
+    key_where,
+    marked,
+    stream,
+    truncated,
+)
 
 SHAPE = (256, 256, 3, 3)
 GUESS = Guess(256, 512, (4,))

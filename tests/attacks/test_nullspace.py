@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neuralmark import Key, Parameters, imprint
+from neuralmark import Key, imprint
 from neuralmark.attacks.contract import Data
 from neuralmark.errors import AttackError, DataMismatchError, MissingDataError
+from tests.support.models import QUICK
 
 torch = pytest.importorskip("torch")
 
@@ -16,7 +17,6 @@ from neuralmark.attacks.engine.options import LaunchOptions  # noqa: E402
 from neuralmark.attacks.nullspace import Nullspace, drawn, free_directions, record  # noqa: E402
 
 NAME = "2.weight"
-SMALL = Parameters(bits=160, pools=320, rounds=1)
 
 
 def network(wide: int = 200, *, narrow: bool = True) -> Any:
@@ -37,7 +37,7 @@ def data(width: int = 40, count: int = 600) -> Data:
 
 def test_the_function_stays_and_the_mark_goes() -> None:
     model, given = network(), data()
-    key = Key(SMALL, b"", salt=bytes(32), secret=bytes([1]) * 32)
+    key = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
     claim = imprint(model, key, tensors=[NAME], strength=1.0).claim
     result = launch(Nullspace(20.0), model, key, claim=claim, data=given)
     assert result.model is not None

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neuralmark import Key, Parameters, imprint
+from neuralmark import Key, imprint
 from neuralmark.errors import AttackError, ParameterError, UnknownFamilyError
+from tests.support.models import QUICK
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-
-from tests.attacks import _models as models  # noqa: E402
 
 from neuralmark.attacks.contract import Scene  # noqa: E402
 from neuralmark.attacks.engine.launch import launch  # noqa: E402
@@ -20,8 +19,7 @@ from neuralmark.attacks.engine.options import LaunchOptions  # noqa: E402
 from neuralmark.attacks.engine.subject import subject_of  # noqa: E402
 from neuralmark.attacks.families import structure_of  # noqa: E402
 from neuralmark.attacks.restructure import HOW, Restructure  # noqa: E402
-
-SMALL = Parameters(bits=160, pools=320, rounds=1)
+from tests.support import architectures as models  # noqa: E402
 
 
 def _cifar() -> Any:
@@ -134,7 +132,7 @@ def test_the_mark_after(name: str, how: str) -> None:
     make, _, tensor, _ = CASES[name]
     tensor = ELSEWHERE.get((name, how), tensor)
     model = make()
-    key = Key(SMALL, b"", salt=bytes(32), secret=bytes([1]) * 32)
+    key = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
     claim = imprint(model, key, tensors=[tensor], strength=1.0).claim
     result = launch(Restructure(how), model, key, claim=claim)
     assert result.before is not None

@@ -4,14 +4,15 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.attacks._marks import NAME, Weights, bits_of, change, marked, tiled
-from tests.conftest import gaussian, one_line
 
 from neuralmark.attacks import Outcome, Scene
 from neuralmark.attacks.engine.options import SuiteOptions
 from neuralmark.attacks.engine.suite import suite
 from neuralmark.attacks.subtract import Subtract
 from neuralmark.errors import DataMismatchError, ParameterError
+from tests.support.checks import one_line
+from tests.support.models import gaussian
+from tests.support.published import NAME, Weights, bits_of, change, marked, tiled
 
 KEY = tiled(5)
 SIDE = 768

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.conftest import PYTHON, QUICK, clean_environment, gaussian, gaussian_model
 
 from neuralmark import Key, attacks, embed, imprint
 from neuralmark.attacks import Attack, Card, Outcome, Scene, option
@@ -35,6 +34,10 @@ from neuralmark.errors import (
 from neuralmark.marking.verification import verify
 from neuralmark.records import NOT_VERIFIED, VERIFIED, Verdict
 from neuralmark.records.verdict import Status
+from tests.support.commands import PYTHON, clean_environment
+from tests.support.images import LAYER, data, network
+from tests.support.models import QUICK, gaussian, gaussian_model
+from tests.support.processes import PATIENCE
 
 KEY = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
 
@@ -367,7 +370,7 @@ def test_a_script_without_a_guard_is_told_so(marked: Path, tmp_path: Path) -> No
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert "__main__" in done.stdout
@@ -412,8 +415,6 @@ def test_the_lazy_names() -> None:
 
 
 def test_a_live_module_with_data_goes_through_the_training_attacks_too() -> None:
-    from tests.attacks.test_training import LAYER, data, network
-
     from neuralmark.attacks import suite
 
     model = network()

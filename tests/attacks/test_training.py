@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import QUICK
 from torch import nn
 
 import neuralmark
@@ -28,29 +27,8 @@ from neuralmark.errors import (
     ParameterError,
     UnknownSchemeError,
 )
-
-LAYER = "2.weight"
-
-
-def network(classes: int = 4) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(64, 128, 3, padding=1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(128, classes),
-    )
-
-
-def data(classes: int = 4) -> Data:
-    """Images whose mean tells their class."""
-    generator = torch.Generator().manual_seed(1)
-    labels = torch.arange(96) % classes
-    images = torch.randn(96, 3, 6, 6, generator=generator) * 0.3 + labels[:, None, None, None]
-    return Data(images[:64], labels[:64], images[64:], labels[64:])
+from tests.support.images import LAYER, data, network
+from tests.support.models import QUICK
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,13 @@
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.attacks._marks import NAME, bits_of, carriers_of, marked, tiled
-from tests.conftest import gaussian, one_line
 
 from neuralmark.attacks import Scene
 from neuralmark.attacks.trim import Trim, robust_deviation
 from neuralmark.errors import ParameterError
+from tests.support.checks import one_line
+from tests.support.models import gaussian
+from tests.support.published import NAME, bits_of, carriers_of, marked, tiled
 
 Weights = npt.NDArray[np.float32]
 

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from scipy.stats import norm
-from tests.conftest import gaussian, one_line
 
 from neuralmark.attacks import Attack, Outcome, Scene
 from neuralmark.attacks.merge import Merge
@@ -23,6 +22,8 @@ from neuralmark.errors import (
     NeuralMarkWarning,
     ParameterError,
 )
+from tests.support.checks import one_line
+from tests.support.models import gaussian
 
 Array = npt.NDArray[np.float32]
 

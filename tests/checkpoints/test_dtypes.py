@@ -5,17 +5,7 @@ import pytest
 import torch
 
 from neuralmark.checkpoints.readers.dtypes import FLOATS, ITEMSIZE, decode, encode, rounded
-
-TORCH = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-}
+from tests.support.dtypes import TORCH
 
 
 def test_every_float_type_is_covered() -> None:

@@ -237,10 +237,10 @@ HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
 )
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_members_that_lie(tmp_path: Path, member: bytes, method: int) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(MalformedError, match="member 'a'"):
         open_checkpoint(put(tmp_path, archive({"a.npy": member}, method)))
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 @given(st.text(max_size=80))

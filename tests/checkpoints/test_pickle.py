@@ -5,7 +5,7 @@ import os
 import pickle
 import struct
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,10 @@ def load(folder: Path, data: bytes) -> pickled.Pickle:
 
 
 def seconds(action: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+    """Of this process only: how busy the machine is does not count."""
+    start = time.process_time()
     action()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 @SHARED
@@ -248,3 +249,8 @@ def test_too_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_too_long_a_line(tmp_path: Path) -> None:
     with pytest.raises(UnsafeError, match="line"):
         load(tmp_path, b"I" + b"1" * 100_000 + b"\n.")
+
+
+def test_what_is_put_into_an_object_is_dropped(tmp_path: Path) -> None:
+    found = load(tmp_path, pickle.dumps(deque([1, 2, 3]))).value
+    assert isinstance(found, Call)

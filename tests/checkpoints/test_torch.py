@@ -21,6 +21,7 @@ from neuralmark.errors import (
     UnsafeError,
     UnsuitableTensorError,
 )
+from tests.support.checks import raw
 
 Save = Callable[..., Path]
 DTYPES = [name for name in torch_tables.DTYPES if hasattr(torch, name)]
@@ -39,10 +40,6 @@ def save(request: pytest.FixtureRequest, tmp_path: Path) -> Save:
 
     write.form = request.param  # type: ignore[attr-defined]
     return write
-
-
-def raw(checkpoint: Checkpoint, name: str) -> bytes:
-    return b"".join(bytes(piece) for piece in checkpoint.read(name))
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
@@ -380,6 +377,55 @@ def test_tensors_that_lie(save: Save, args: tuple[Any, ...]) -> None:
 def test_calls_without_a_storage(save: Save, args: tuple[Any, ...]) -> None:
     with pytest.raises(MalformedError, match="the tensor 'a'"):
         open_checkpoint(save({"a": Rebuilt(torch._utils._rebuild_tensor_v2, *args)}))
+
+
+def test_a_tensor_with_a_dtype_of_its_own(save: Save) -> None:
+    rebuild = torch._utils._rebuild_tensor_v3
+    args: tuple[Any, ...] = (TYPED, 0, (4,), (1,), False, OrderedDict())
+    expected = {"a": torch.arange(4.0).view(torch.int32)}
+    assert_same(save({"a": Rebuilt(rebuild, *args, torch.int32)}), expected)
+    with pytest.raises(MalformedError, match="has no dtype"):
+        open_checkpoint(save({"a": Rebuilt(rebuild, *args, "int32")}))
+
+
+class Odd:
+    """Has attributes, and is no module."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Odd(weight=torch.ones(3)),
+        Rebuilt(torch._tensor._rebuild_from_type_v2, torch.Tensor),
+        Rebuilt(torch._utils._rebuild_parameter),
+    ],
+    ids=["object", "subclass", "parameter"],
+)
+def test_what_is_no_tensor_is_passed_over(save: Save, odd: Any) -> None:
+    assert_same(save({"a": torch.ones(2), "odd": odd}), {"a": torch.ones(2)})
+
+
+def test_a_parameter_of_a_parameter_and_so_on_is_no_tensor(save: Save) -> None:
+    value: Any = torch.ones(2)
+    for _ in range(9):
+        value = Rebuilt(torch._utils._rebuild_parameter, value, True, OrderedDict())
+    assert_same(save({"a": torch.ones(2), "b": value}), {"a": torch.ones(2)})
+
+
+def test_a_module_that_names_nothing_it_leaves_out(save: Save) -> None:
+    module = nn.Linear(3, 2)
+    module.__dict__["_non_persistent_buffers_set"] = None
+    expected = {name: value.detach() for name, value in module.named_parameters()}
+    assert_same(save(module), expected)
+
+
+def test_too_many_tensors(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_tables, "MAX_TENSORS", 3)
+    with pytest.raises(UnsafeError, match="over 3 tensors"):
+        open_checkpoint(save({str(number): torch.ones(1) for number in range(4)}))
 
 
 def test_every_truncation_gives_a_named_error(save: Save, tmp_path: Path) -> None:

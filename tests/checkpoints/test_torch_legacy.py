@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from neuralmark.checkpoints import Checkpoint, open_checkpoint, torch_legacy
+from neuralmark.checkpoints import open_checkpoint, torch_legacy
 from neuralmark.errors import CheckpointError, MalformedError
+from tests.support.checks import raw
 
 MACHINE = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"int": 4}}
 
@@ -56,10 +57,6 @@ def legacy(
         for count, data in storages.values():
             file.write(count.to_bytes(8, "little") + data)
     return path
-
-
-def raw(checkpoint: Checkpoint, name: str) -> bytes:
-    return b"".join(bytes(piece) for piece in checkpoint.read(name))
 
 
 def reference(key: Any = "k", count: Any = 4, view: Any = None, kind: Any = None) -> Reference:

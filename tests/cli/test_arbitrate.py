@@ -5,9 +5,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.conftest import PYTHON, call, clean_environment, gaussian_model, on_terminal, plain_key
 
 from neuralmark import EmbedOptions, Key, embed
+from tests.support.commands import PYTHON, call, clean_environment, on_terminal
+from tests.support.models import gaussian_model, plain_key
 
 
 @pytest.fixture

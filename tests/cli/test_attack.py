@@ -9,19 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.conftest import (
-    PYTHON,
-    QUICK,
-    call,
-    clean_environment,
-    content_of,
-    gaussian,
-    on_terminal,
-    plain_key,
-    run,
-)
 
 from neuralmark import Key, attacks, embed, verify
+from tests.support.checks import content_of
+from tests.support.commands import PYTHON, call, clean_environment, on_terminal, run
+from tests.support.models import QUICK, gaussian, plain_key
 
 SHARED = {"output", "force", "key", "passphrase_file", "tensor", "claim", "other", "seed", "json"}
 

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.conftest import call, content_of, gaussian, plain_key, sharded_model
 
 from neuralmark import Claim, Key
+from tests.support.checks import content_of
+from tests.support.commands import call
+from tests.support.models import gaussian, plain_key, sharded_model
 
 
 def claim_of(model: Path) -> Path:

@@ -8,10 +8,11 @@ from unittest import mock
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tests.conftest import call, gaussian, gaussian_model, plain_key
 
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.marking.placement import natural
+from tests.support.commands import call
+from tests.support.models import gaussian, gaussian_model, plain_key
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), KeyError("x"), RecursionError("deep")])

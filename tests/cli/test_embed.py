@@ -7,18 +7,11 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
-from tests.conftest import (
-    PYTHON,
-    VARIABLE,
-    call,
-    content_of,
-    gaussian_model,
-    plain_key,
-    run,
-    sharded_model,
-)
 
 from neuralmark import Claim, Key
+from tests.support.checks import content_of
+from tests.support.commands import PYTHON, VARIABLE, call, run
+from tests.support.models import gaussian_model, plain_key, sharded_model
 
 
 def test_the_three_lines_work_as_they_stand(tmp_path: Path) -> None:

@@ -8,19 +8,21 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from safetensors.numpy import save_file
-from tests.conftest import GOLDEN, call, gaussian
 
 from neuralmark import Key
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.imprint import LeastChange, goal_of
 from neuralmark.core.key import watermark
 from neuralmark.core.readout import pool
+from tests.support.commands import call
+from tests.support.models import gaussian
+from tests.support.paths import ANSWERS
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 def golden(name: str) -> Arrays:
-    with np.load(GOLDEN / f"{name}.npz") as data:
+    with np.load(ANSWERS / f"{name}.npz") as data:
         return dict(data)
 
 
@@ -89,7 +91,7 @@ def test_the_filter_can_be_named(tmp_path: Path) -> None:
 
 
 def test_golden_file_as_it_is(tmp_path: Path) -> None:
-    key = imported(GOLDEN / "conv.npz", tmp_path / "raw.nmkey", int(golden("conv")["rounds"]))
+    key = imported(ANSWERS / "conv.npz", tmp_path / "raw.nmkey", int(golden("conv")["rounds"]))
     np.testing.assert_array_equal(key.at((("w", (1,)),)).bits, golden("conv")["bits"])
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from safetensors.numpy import save_file
-from tests.conftest import call, gaussian, on_terminal, sharded_model
 
 from neuralmark import Key
 from neuralmark.core.carriers import Carriers
+from tests.support.commands import call, on_terminal
+from tests.support.models import gaussian, sharded_model
 
 
 def test_table_and_choice(model: Path) -> None:

@@ -4,10 +4,11 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.conftest import VARIABLE, call, gaussian_model, on_terminal, run
 
 from neuralmark import Key
 from neuralmark.keys.sealing import is_encrypted
+from tests.support.commands import VARIABLE, call, on_terminal, run
+from tests.support.models import gaussian_model
 
 WORD = {VARIABLE: "correct horse"}
 VANILLA = ("--scheme", "vanillamark")

@@ -11,21 +11,13 @@ from pathlib import Path
 
 import click
 import pytest
-from safetensors.numpy import save_file
-from tests.conftest import (
-    PYTHON,
-    call,
-    clean_environment,
-    command_line,
-    content_of,
-    gaussian,
-    on_terminal,
-    plain_key,
-    run,
-)
 
 import neuralmark
 from neuralmark.cli import neuralmark as neuralmark_command
+from tests.support.checks import content_of
+from tests.support.commands import PYTHON, call, clean_environment, command_line, on_terminal, run
+from tests.support.models import gaussian_model, plain_key
+from tests.support.processes import PATIENCE
 
 COMMANDS = ("claim", "completion", "embed", "inspect", "key", "recover", "verify")
 SCRIPT = Path(PYTHON).with_name("neuralmark")
@@ -129,15 +121,19 @@ def test_progress_on_a_terminal_only(marked: Path, key: Path) -> None:
 
 
 def test_nobody_reads_the_output(model: Path) -> None:
-    words = command_line("inspect", model)
-    with subprocess.Popen(
-        words, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait(timeout=60) != 0
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        command_line("inspect", model),
+        env=clean_environment(),
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=PATIENCE,
+        check=False,
+    )
+    os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode != 0
 
 
 def heed_sigint() -> None:
@@ -145,45 +141,55 @@ def heed_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that takes seconds to mark, and a key."""
-    folder = tmp_path_factory.mktemp("large")
-    tensors = {f"l{i}.weight": gaussian(4096, 2048, seed=i) for i in range(4)}
-    save_file(tensors, folder / "m.safetensors")
-    plain_key(folder / "k.nmkey", neuralmark.Parameters(256, 512, 4))
-    return folder
+STOPPED_WRITING = """
+import os, signal, sys
+number, step, count = int(sys.argv.pop(1)), sys.argv.pop(1), int(sys.argv.pop(1))
+real = getattr(os, step)
+def stopped(*args):
+    global count
+    count -= 1
+    if count == 0:
+        os.kill(os.getpid(), number)
+    return real(*args)
+setattr(os, step, stopped)
+from neuralmark.cli import main
+main()
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("target", ["copy", "in place"])
-def test_stopped(large: Path, number: signal.Signals, target: str) -> None:
-    model, out = large / "m.safetensors", large / "out.safetensors"
-    options = ("-o", out) if target == "copy" else ("--in-place",)
-    before = {path.name: path.stat().st_mtime_ns for path in large.iterdir()}
-    start = model.read_bytes()
-    process = subprocess.Popen(
-        command_line("embed", model, "--key", large / "k.nmkey", *options),
+@pytest.mark.parametrize(
+    ("target", "step", "count"),
+    [
+        ("copy", "copy_file_range", 1),  # a temporary file is there
+        ("copy", "pwrite", 1),
+        ("copy", "pwrite", 2),
+        ("in place", "fsync", 1),  # a draft of the journal is there
+        ("in place", "fsync", 2),  # the journal is there
+        ("in place", "pwrite", 1),  # the weights are still old
+        ("in place", "pwrite", 2),  # they are partly new
+    ],
+)
+def test_stopped(
+    tmp_path: Path, number: signal.Signals, target: str, step: str, count: int
+) -> None:
+    model, key = gaussian_model(tmp_path / "m.safetensors"), plain_key(tmp_path / "k.nmkey")
+    options = ("-o", tmp_path / "out.safetensors") if target == "copy" else ("--in-place",)
+    before = content_of(tmp_path)
+    point = [str(number.value), step, str(count)]
+    done = subprocess.run(
+        [PYTHON, "-c", STOPPED_WRITING, *point, "embed", model, "--key", key, *options],
         env=clean_environment(),
         preexec_fn=heed_sigint,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
+        timeout=PATIENCE,
+        check=False,
     )
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        # for a copy: once the temporary file is there; in place: once the journal is there
-        names = [path.name for path in large.iterdir()]
-        if any("nmtmp.out" in name or "nmjournal" in name for name in names):
-            process.send_signal(number)
-            break
-        time.sleep(0.001)
-    out_text, err = process.communicate(timeout=60)
-    assert process.returncode == 2, (out_text, err)
     words = "stopped; nothing half-done was left behind"
-    assert err.strip() == f"neuralmark: StoppedError: {words}"
-    assert {path.name for path in large.iterdir()} == set(before)
-    assert model.read_bytes() == start
+    assert done.stderr.strip() == f"neuralmark: StoppedError: {words}"
+    assert done.returncode == 2, done
+    assert content_of(tmp_path) == before
 
 
 STOPPED_READING = """
@@ -213,9 +219,8 @@ def test_stopped_while_reading(model: Path, key: Path) -> None:
 def test_stopped_during_the_check(model: Path, key: Path, tmp_path: Path) -> None:
     before = content_of(tmp_path)
     flag = tmp_path / "running"
-    line = (
-        f"{PYTHON} -c \"import pathlib, sys, time; pathlib.Path('{flag}').touch(); time.sleep(60)\""
-    )
+    waits = f"import pathlib, time; pathlib.Path('{flag}').touch(); time.sleep({PATIENCE})"
+    line = f'{PYTHON} -c "{waits}"'
     process = subprocess.Popen(
         command_line("embed", model, "--key", key, "--in-place", "--check", line),
         env=clean_environment(),
@@ -224,11 +229,11 @@ def test_stopped_during_the_check(model: Path, key: Path, tmp_path: Path) -> Non
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not flag.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C on a terminal does
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
     assert err.splitlines()[-1].startswith("neuralmark: StoppedError")
     flag.unlink()

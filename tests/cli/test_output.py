@@ -5,19 +5,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.conftest import (
+
+from tests.support.checks import content_of
+from tests.support.commands import (
     PYTHON,
     Result,
     call,
     clean_environment,
     command_line,
-    content_of,
-    gaussian_model,
     limited,
-    plain_key,
     run,
-    sharded_model,
 )
+from tests.support.models import gaussian_model, plain_key, sharded_model
 
 # Root without CAP_DAC_OVERRIDE (1) and CAP_DAC_READ_SEARCH (2) is refused like anybody else.
 _OBEY_MODES = (

@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.conftest import call, plain_key, run
+
+from tests.support.commands import call, run
+from tests.support.models import plain_key
 
 
 @pytest.fixture

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.conftest import call, content_of, plain_key
 
 from neuralmark import Key, embed
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "release-0.1"
+from tests.support.checks import content_of
+from tests.support.commands import call
+from tests.support.models import plain_key
+from tests.support.paths import RELEASE
 
 
 def kept(path: Path, *words: object) -> Path:
@@ -68,14 +69,14 @@ def test_rulings(marked: Path, key: Path, tmp_path: Path) -> None:
 )
 def test_json_says_what_it_was(tmp_path: Path, name: str, noun: str) -> None:
     out = tmp_path / "page.html"
-    told = call("report", GOLDEN / f"{name}.json", "-o", out, "--json").json
-    assert told == {"record": noun, "file": str(GOLDEN / f"{name}.json"), "page": str(out)}
+    told = call("report", RELEASE / f"{name}.json", "-o", out, "--json").json
+    assert told == {"record": noun, "file": str(RELEASE / f"{name}.json"), "page": str(out)}
     assert out.read_text().startswith("<!DOCTYPE html>")
 
 
 def test_nothing_is_replaced_unasked(tmp_path: Path) -> None:
     record, out = tmp_path / "v.json", tmp_path / "page.html"
-    record.write_bytes((GOLDEN / "verdict.json").read_bytes())
+    record.write_bytes((RELEASE / "verdict.json").read_bytes())
     out.write_text("mine")
     result = call("report", record, "-o", out)
     assert "--force" in result.failed(2, "OutputError")

@@ -11,20 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.conftest import (
-    PYTHON,
-    call,
-    clean_environment,
-    gaussian,
-    gaussian_model,
-    plain_key,
-    run,
-    sharded_model,
-)
 
 from neuralmark import Key, Parameters
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.readout import logits, pool
+from tests.support.commands import PYTHON, call, clean_environment, run
+from tests.support.models import gaussian, gaussian_model, plain_key, sharded_model
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.conftest import QUICK, gaussian, one_line
 
 import neuralmark
 from neuralmark import Key, attacks
@@ -20,6 +19,8 @@ from neuralmark.attacks.contract import KEY, TEST, WEIGHTS
 from neuralmark.attacks.engine.launch import Result, launch
 from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.errors import AttackError, MissingDataError, UnknownAttackError
+from tests.support.checks import one_line
+from tests.support.models import QUICK, gaussian
 
 NAMES = attacks.names()
 DATA_FREE = [name for name in NAMES if not attacks.get(name).needs]

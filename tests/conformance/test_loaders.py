@@ -17,12 +17,13 @@ from benchmarks._mutate import mutate
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save_file
-from tests.conftest import call, gaussian_model, plain_key, sharded_model
 
 from benchmarks import _corpus
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.checkpoints.readers.torch_tables import SKIPPED_KEYS, USUAL_KEYS
 from neuralmark.errors import AmbiguousFolderError, MalformedError, NeuralMarkError
+from tests.support.commands import call
+from tests.support.models import gaussian_model, plain_key, sharded_model
 
 MUTATIONS = 150
 LOADERS = {".safetensors", ".pt", ".pth", ".npz"}

@@ -1,7 +1,6 @@
 """Every scheme that is found goes through the same battery."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,68 +20,15 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.marking.options import Mode
+from tests.support.images import LAYER, network
+from tests.support.schemes import ALL, MARKING, key_of, parameters, trained
 
-LAYER = "2.weight"
-SIZES: dict[str, dict[str, Any]] = {
-    "neuralmark": {"pools": 320, "rounds": 2},
-    "clean": {"pools": 320, "rounds": 2},
-    "greedymark": {"own": {"row": 51}},
-}
-STRENGTH = {"greedymark": 300.0}
-"""GreedyMark's published weight takes hundreds of epochs; a test has a few hundred steps."""
-
-ALL = schemes.names()
-MARKING = [name for name in ALL if schemes.get(name).marks]
 FILTERED = [
     (name, how)
     for name in ALL
     if schemes.get(name).filters[0] == "none"
     for how in schemes.get(name).filters[1:]
 ]
-
-
-def parameters(name: str, how: Filter = "none") -> Parameters:
-    if how != "none":
-        return schemes.parameters(name, bits=160, pools=320, rounds=1, filter=how)
-    return schemes.parameters(name, bits=160, **SIZES.get(name, {}))
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(64, 128, 3, padding=1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(128, 10),
-    )
-
-
-def key_of(chosen: Parameters, number: int = 1) -> Key:
-    return Key(chosen, b"owner=A", salt=bytes(32), secret=bytes([number]) * 32)
-
-
-def trained(key: Key, steps: int = 500, mode: Mode = "gradient") -> nn.Sequential:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    strength = STRENGTH.get(key.parameters.scheme, 1.0) if mode == "gradient" else 2.0
-    mark = neuralmark.attach(
-        model,
-        optimizer,
-        key,
-        options=neuralmark.AttachOptions(tensors=[LAYER], mode=mode, strength=strength),
-    )
-    inputs = torch.randn(4, 3, 4, 4, generator=torch.Generator().manual_seed(1))
-    for _ in range(steps):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), torch.arange(4)).backward()
-        optimizer.step()
-        if mark.steps % 100 == 0 and mark.rate == 1.0:
-            break
-    mark.detach()
-    return model
 
 
 def found(model: nn.Module | Path, key: Key) -> Verdict:
@@ -133,7 +79,7 @@ def test_projection_and_post_hoc_writing(name: str, tmp_path: Path) -> None:
     key = key_of(parameters(name))
     model = trained(key, steps=3, mode="projection")
     assert found(model, key).verified
-    save_file(network().state_dict(), tmp_path / "m.safetensors")
+    save_file(network(10).state_dict(), tmp_path / "m.safetensors")
     made = neuralmark.embed(
         tmp_path / "m.safetensors",
         key,
@@ -147,11 +93,11 @@ def test_projection_and_post_hoc_writing(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in ALL if not schemes.get(name).writes])
 def test_what_cannot_be_written_says_so(name: str, tmp_path: Path) -> None:
     key = key_of(parameters(name))
-    save_file(network().state_dict(), tmp_path / "m.safetensors")
+    save_file(network(10).state_dict(), tmp_path / "m.safetensors")
     with pytest.raises(ParameterError, match=name):
         neuralmark.embed(tmp_path / "m.safetensors", key, tmp_path / "o.safetensors")
     with pytest.raises(ParameterError, match=name):
-        neuralmark.imprint(network(), key, tensors=[LAYER])
+        neuralmark.imprint(network(10), key, tensors=[LAYER])
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -172,7 +118,7 @@ def test_numpy_and_torch_read_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_the_loss_has_the_gradient_that_training_adds(name: str) -> None:
     key = key_of(parameters(name))
-    one, two = network(), network()
+    one, two = network(10), network(10)
     modes: tuple[tuple[torch.nn.Module, Mode], ...] = ((one, "gradient"), (two, "loss"))
     for model, mode in modes:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -216,7 +162,7 @@ def test_everything_shapes_the_mark(name: str) -> None:
 @pytest.mark.parametrize("name", MARKING)
 def test_a_freely_chosen_key_never_verifies(name: str, tmp_path: Path) -> None:
     """Whatever the scheme, a key whose arrays were chosen may match but proves nothing."""
-    model = network()
+    model = network(10)
     chosen = parameters(name)
     placement = ((LAYER, (128, 64, 3, 3)),)
     mark = key_of(chosen).at(placement)

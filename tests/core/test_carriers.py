@@ -262,3 +262,19 @@ def test_a_private_filter_may_be_empty_but_not_a_table() -> None:
 def test_half_of_the_weights_are_expected_to_survive_each_round() -> None:
     assert expected_per_pool(4096, 4, 0) == 1024
     assert expected_per_pool(4096, 4, 3) == 128
+
+
+@pytest.mark.parametrize("chosen", ["tiled", "stream"])
+def test_a_range_without_carriers_is_empty(chosen: Filter) -> None:
+    carriers = carriers_of([1, 0, 1], 300, 1, 5, chosen=chosen)
+    assert carriers.positions(7, 7).tolist() == []
+    assert carriers.positions(carriers.size).tolist() == []
+
+
+def test_a_keystream_longer_than_what_is_kept_of_it_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = carriers_of([1, 0, 1, 1], 200_000, 2, 7, chosen="stream").positions()
+    monkeypatch.setattr("neuralmark.core.carriers._KEPT_BLOCKS", 1)
+    found = carriers_of([1, 0, 1, 1], 200_000, 2, 7, chosen="stream").positions()
+    np.testing.assert_array_equal(found, expected)

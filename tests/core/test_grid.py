@@ -13,6 +13,7 @@ from neuralmark.checkpoints.readers.dtypes import rounded
 from neuralmark.core.grid import Grid, Multiples
 from neuralmark.core.grid_finding import find_grid
 from neuralmark.core.key import Float
+from neuralmark.core.steps import find_steps
 from neuralmark.errors import NonFiniteError, UnsuitableTensorError
 
 Single = npt.NDArray[np.float32]
@@ -710,3 +711,54 @@ def test_weights_near_the_bottom_still_move_towards_it() -> None:
     assert (new >= 0.25).all()
     assert (new <= values).all()
     assert (new < values).mean() > 0.9
+
+
+def test_multiples_in_a_float64_file() -> None:
+    """A float32 scale is found to the last digit; one of a double's digits would be guessed."""
+    step = float(np.float32(0.1 / 3))
+    multiples = np.rint(gaussian() / step * 20)
+    grid = find_grid(multiples * step, ROW, 52)
+    assert grid.name == "multiples of one scale"
+    noise = np.random.default_rng(0).random(len(multiples))
+    new = grid.moved(multiples * step, np.full(len(multiples), step / 3), noise)
+    assert (new != multiples * step).any()
+    np.testing.assert_array_equal(np.rint(new / step) * step, new)
+    with pytest.raises(UnsuitableTensorError, match="cannot be repeated"):
+        find_grid(multiples * (0.1 / 3), ROW, 52)
+
+
+def test_powers_of_two_keep_to_their_smallest() -> None:
+    """Weights of a network that only shifts: ±1, 2, 4 or 8 times one power of two."""
+    rng = np.random.default_rng(0)
+    values = rng.choice([-1, 1], 65_536) * rng.choice([1, 2, 4, 8], 65_536) * 0.125
+    grid = find_grid(values.astype(np.float32), 256, 23)
+    assert (grid.mantissa, grid.least) == (0, 0.125)
+    new = moved(grid, values.astype(np.float32), 0.03)
+    assert (new != values).any()
+    assert set(np.abs(new).tolist()) <= {0.0, 0.125, 0.25, 0.5, 1.0}
+
+
+def test_few_values_have_the_grid_of_the_file() -> None:
+    assert find_grid(gaussian()[:20].astype(np.float32), 20, 23).name == "float32"
+
+
+def test_a_tensor_of_zeros_but_for_a_few_has_the_grid_of_the_file() -> None:
+    """So few that a sample of the tensor has none of them."""
+    values = np.zeros(1_000_000, np.float32)
+    values[:2] = 1.0, 0.3
+    assert find_grid(values, 1000, 23).name == "float32"
+
+
+def test_ten_values_are_no_evidence_of_a_scale() -> None:
+    values = 0.0137 * np.arange(3, 43, 4, dtype=np.float64)
+    assert find_steps(rounded(values, "BF16"), 10, 7, 0.0) is None
+    many = 0.0137 * np.random.default_rng(0).integers(-7, 8, 10_000).astype(np.float64)
+    assert find_steps(rounded(many, "BF16"), 100, 7, 0.0) is not None
+
+
+def test_scales_of_some_rows_only_are_none() -> None:
+    """Rows that a sample of the tensor may miss are looked at too."""
+    values = gaussian(rows=1000, row=256).reshape(1000, 256)
+    seen = np.random.default_rng(0).integers(0, 1000, 128)
+    values[seen] = quantised(values[seen].reshape(-1), 4, 256).reshape(-1, 256)
+    assert find_steps(values.astype(np.float32).reshape(-1), 256, 23, 0.0) is None

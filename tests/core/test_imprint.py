@@ -339,3 +339,19 @@ def test_what_is_rounded_is_aimed_further_ahead_each_time() -> None:
     exact = overshoots(5, exact=True)
     assert exact[0] < 1e-5
     assert exact[1:] == usual[1:]
+
+
+def test_bits_that_exclude_each_other_have_no_change() -> None:
+    """Two half-spaces that face away from each other; and what is no problem at all, but ends."""
+    assert least_helping(np.array([[1.0, -1.0], [-1.0, 1.0]]), np.ones(2)) is None
+    assert least_helping(-np.ones((1, 1)), np.ones(1)) is None
+
+
+def test_a_cost_that_jumps_over_the_budget_stays_below_it() -> None:
+    class Jumping(LeastChange):
+        def cost(self, pooled: Float, strength: float) -> float:
+            return strength if strength <= 0.7 else 10.0 + strength
+
+    found = strength_for(Jumping(mark_of(16, 64)), pooled_of(64), 5.0)
+    assert found == pytest.approx(0.7, rel=1e-3)
+    assert found <= 0.7

@@ -158,3 +158,9 @@ def test_an_auc_counts_pairs() -> None:
             auc([1.0, 2.0], clean)
         with pytest.raises(ParameterError):
             auc(clean, [1.0, 2.0])
+
+
+def test_an_unchanged_tensor_has_nothing_to_explain() -> None:
+    found = update_of(np.zeros(64 * 64, np.float32), 64)
+    assert (found.size, found.unmoved, found.explained) == (0.0, 1.0, 0.0)
+    assert found.smooth_part(np.arange(5)).tolist() == [0.0] * 5

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.conftest import QUICK, gaussian, one_line
 
 from neuralmark import Claim, EmbedOptions, Key, Parameters, Verdict, embed, verify
 from neuralmark.core import bound
@@ -35,6 +34,8 @@ from neuralmark.errors import (
     RecordError,
     UnreadableError,
 )
+from tests.support.checks import one_line
+from tests.support.models import QUICK, gaussian
 
 Weights = npt.NDArray[np.float32]
 BODY = "body.weight"

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.attacks.test_training import data
-from tests.conformance.test_schemes import LAYER, MARKING, STRENGTH, key_of, parameters, trained
 from torch import nn
 
 import neuralmark
@@ -18,6 +16,8 @@ from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.forge_learn import ForgeLearn
 from neuralmark.attacks.overwrite import Overwrite
 from neuralmark.disputes import Claimant, Ruling, arbitrate
+from tests.support.images import LAYER, data
+from tests.support.schemes import MARKING, STRENGTH, key_of, parameters, trained
 
 Case = tuple[Key, Claim, nn.Module, Data]
 

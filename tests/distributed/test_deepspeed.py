@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.distributed.torchrun import torchrun
 
 import neuralmark
 from neuralmark import Key, Parameters
+from tests.support.processes import torchrun
 
 WORKER = Path(__file__).with_name("deepspeed_worker.py")
 WAY_OUT = "mark the finished file"

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.distributed.torchrun import ROOT, torchrun
+
+from tests.support.paths import ROOT
+from tests.support.processes import torchrun
 
 WORKER = Path(__file__).with_name("worker.py")
 ONCE = ("resume", "saving", "replicated", "one_shard", "half", "grids", "lead_fails", "refused")

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.conftest import PYTHON
 
 import neuralmark
+from tests.support.commands import PYTHON
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^( *)```python\n(.*?)^ *```", re.MULTILINE | re.DOTALL)

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
-from tests.conftest import PYTHON, gaussian
 
 import neuralmark
 from neuralmark import Key
+from tests.support.commands import PYTHON
+from tests.support.models import gaussian
 
 ROOT = Path(__file__).parents[2]
 PASSPHRASE = "correct horse battery staple"

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import clean_environment
+
+from tests.support.commands import clean_environment
+from tests.support.processes import PATIENCE
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -19,7 +21,7 @@ def run(name: str, folder: Path, *options: str) -> str:
         env=clean_environment(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES=""),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

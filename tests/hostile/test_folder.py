@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import call, content_of, one_line, plain_key, sharded_model
 
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import (
@@ -16,6 +15,9 @@ from neuralmark.errors import (
     UnknownFormatError,
     UnsafeError,
 )
+from tests.support.checks import content_of, one_line
+from tests.support.commands import call
+from tests.support.models import plain_key, sharded_model
 
 FIRST = "model-00001-of-00002.safetensors"
 SECOND = "model-00002-of-00002.safetensors"

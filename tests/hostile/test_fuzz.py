@@ -16,15 +16,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
-from tests.conftest import gaussian, one_line
 
 from neuralmark import Claim, Key, Parameters, embed, import_key, verify
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import NeuralMarkError
+from tests.support.checks import one_line
+from tests.support.models import gaussian
 
 WORD = "correct horse"
 TINY = Parameters(bits=16, pools=40, rounds=1)
-KEY = Key.new(TINY)
+KEY = Key(TINY, salt=bytes(32), secret=bytes(32))
 
 TOKENS = [
     *(b"0", b"-1", b"1e9", b"9" * 19, b"9" * 5000, b"true", b"null", b"NaN", b'""', b"[]", b"{}"),

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import call, content_of, sharded_model
 
 from neuralmark.core.encoding import enc
+from tests.support.checks import content_of
+from tests.support.commands import call
+from tests.support.models import sharded_model
 
 
 def journal(path: Path, header: Any, old: bytes = b"", magic: bytes = b"NMJRNL1\n") -> Path:

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import one_line
-from tests.hostile.test_records import WRONG, changed, places
 
 from neuralmark import Ruling, Verdict
 from neuralmark.attacks import Card
 from neuralmark.errors import RecordError
 from neuralmark.records import MAX_RECORD, PublicVerdict, Record
 from neuralmark.reports.recorded import draw, drawn
+from tests.support.checks import one_line
+from tests.support.paths import RELEASE
+from tests.support.wrong import WRONG, changed, places
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "release-0.1"
 KINDS: dict[str, type[Record]] = {
     "verdict": Verdict,
     "public": PublicVerdict,
@@ -29,7 +29,7 @@ OPEN = ("settings", "figures", "versions", "files", "tensors", "own")
 
 def golden(name: str) -> dict[str, Any]:
     """A record, the card cut to a few sweeps of two points so that trying every place is quick."""
-    data: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
+    data: dict[str, Any] = json.loads((RELEASE / f"{name}.json").read_text())
     if name == "card":
         kinds = {row["kind"]: row for row in data["rows"]}
         data["rows"] = list(kinds.values())
@@ -161,7 +161,7 @@ def test_no_record_at_all(tmp_path: Path, name: str, content: bytes) -> None:
 
 def test_numbers_without_end(tmp_path: Path) -> None:
     path = tmp_path / "v.json"
-    text = (GOLDEN / "verdict.json").read_text()
+    text = (RELEASE / "verdict.json").read_text()
     assert '"trials": 2,' in text
     for huge in ("1e999", "-1e999", "1" * 5000, "1e101"):
         path.write_text(text.replace('"trials": 2,', f'"trials": {huge},'))
@@ -188,7 +188,7 @@ def test_huge_and_odd_files(tmp_path: Path, kind: type[Record]) -> None:
 
 
 def test_truncated_anywhere(tmp_path: Path) -> None:
-    whole = (GOLDEN / "verdict.json").read_bytes()
+    whole = (RELEASE / "verdict.json").read_bytes()
     for length in range(0, len(whole) - 2, 7):
         (tmp_path / "v.json").write_bytes(whole[:length])
         with pytest.raises(RecordError):

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import PYTHON, call, clean_environment, gaussian, one_line
 
 from neuralmark import Key, Parameters
 from neuralmark.core.encoding import canonical_json, enc
 from neuralmark.errors import KeyFileError, NeuralMarkError, PassphraseError, WrongPassphraseError
+from tests.support.checks import one_line
+from tests.support.commands import PYTHON, call, clean_environment
+from tests.support.models import gaussian
 
 WORD = "correct horse"
 

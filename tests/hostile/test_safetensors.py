@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import safetensors
 from safetensors.numpy import save_file
-from tests.conftest import call, gaussian, one_line, plain_key
 
 from neuralmark import Key, inspect, verify
 from neuralmark.checkpoints import open_checkpoint
@@ -23,6 +22,9 @@ from neuralmark.errors import (
     UnknownFormatError,
     UnsuitableTensorError,
 )
+from tests.support.checks import one_line
+from tests.support.commands import call
+from tests.support.models import gaussian, plain_key
 
 W = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
 

@@ -7,9 +7,9 @@ from unittest import mock
 import pytest
 import torch
 from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
-from tests.integrations.tiny import QUICK
 
 from neuralmark import Key
+from tests.support.models import QUICK
 
 
 @pytest.fixture(autouse=True)

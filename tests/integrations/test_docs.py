@@ -13,11 +13,11 @@ import torch
 import transformers
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from lightning.pytorch.loggers import CSVLogger
-from tests.integrations.test_lightning import Automatic, loader
-from tests.integrations.tiny import Rows, gpt2
 
 import neuralmark
 from neuralmark import Key
+from tests.support.fits import Automatic, loader
+from tests.support.tiny import Rows, gpt2
 
 DOCS = Path(__file__).parents[2] / "docs"
 

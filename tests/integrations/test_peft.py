@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tests.integrations.tiny import Rows, gpt2
 
 import neuralmark
 from neuralmark import Claim, Key, Parameters
 from neuralmark.core.carriers import Carriers
 from neuralmark.errors import NeuralMarkWarning, UnsuitableTensorError
 from neuralmark.training.derived import derived_of
+from tests.support.tiny import Rows, gpt2
 
 PAPER = Parameters(bits=160, pools=320, rounds=10, filter="tiled")
 """The paper's ten rounds; fewer pools, as a tiny model leaves few carriers."""

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integrations.tiny import Rows, gpt2
 from transformers import Trainer, TrainingArguments
 
 import neuralmark
@@ -13,6 +12,7 @@ from neuralmark import Key
 from neuralmark.errors import ParameterError, UnsuitableTensorError
 from neuralmark.integrations.transformers import NeuralMarkCallback
 from neuralmark.marking.options import AttachOptions, Mode
+from tests.support.tiny import Rows, gpt2
 
 NAME = "transformer.h.1.attn.c_attn.weight"
 LOGGED = {"neuralmark/rate", "neuralmark/loss", "neuralmark/margin"}

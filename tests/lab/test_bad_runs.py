@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.conftest import call, limited
-from tests.zoo import layouts
 
 import neuralmark.lab
 from neuralmark.errors import ResultsError
@@ -20,6 +18,8 @@ from neuralmark.lab.execution.store import Store
 from neuralmark.lab.execution.work import _distribution
 from neuralmark.lab.plan.preset import core_seconds, load_preset, preset_names
 from neuralmark.lab.plan.spec import Assault, MarkingSpec, Probe, Spec, Training, identity, settings
+from tests.support import layouts
+from tests.support.commands import call, limited
 
 PRESETS = Path(neuralmark.lab.__file__).parent / "presets"
 SMOKE = ("--preset", "smoke")

@@ -4,9 +4,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.conftest import call
-from tests.text.toys import ROWS
-from tests.zoo import layouts
 
 from neuralmark.lab import experiments
 from neuralmark.lab.execution import datasets
@@ -14,6 +11,9 @@ from neuralmark.lab.execution.datasets import look, needed
 from neuralmark.lab.plan.preset import load_preset
 from neuralmark.text import e2e
 from neuralmark.zoo.fetching import Archive
+from tests.support import layouts
+from tests.support.commands import call
+from tests.support.texts import ROWS
 
 
 def test_what_experiments_need() -> None:

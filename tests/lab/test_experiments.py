@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import call, on_terminal
 
 from neuralmark.errors import ParameterError
 from neuralmark.lab import experiments
@@ -18,6 +17,7 @@ from neuralmark.lab.plan.spec import Spec, from_dict, identity, in_order, to_dic
 from neuralmark.reports.lab import ReportPart, html_table, made, markdown
 from neuralmark.reports.render.latex import latex
 from neuralmark.reports.render.plots import drawn
+from tests.support.commands import call, on_terminal
 
 NAMES = experiments.names()
 

@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import PYTHON
-from tests.lab.test_runner import begun, count, first_dies, probes, refuse
 
 from neuralmark.lab.execution.engines import Ray
 from neuralmark.lab.execution.runner import DONE, FAILED, carry_out
 from neuralmark.lab.execution.store import Store
 from neuralmark.lab.plan.spec import identity
+from tests.support.commands import PYTHON
+from tests.support.paths import ROOT
+from tests.support.processes import PATIENCE
+from tests.support.runs import begun, count, first_dies, probes, refuse
 
 JOIN = """
 import sys
 from functools import partial
-from tests.lab.test_runner import count, probes
+from tests.support.runs import count, probes
 from neuralmark.lab.execution.engines import Ray
 from neuralmark.lab.execution.runner import DONE, carry_out
 from neuralmark.lab.execution.store import Store
@@ -67,10 +69,10 @@ def test_another_process_joins_a_cluster_and_leaves_it_running(
     done = subprocess.run(
         [PYTHON, "-c", JOIN, str(tmp_path / "r")],
         env={**os.environ, "RAY_ADDRESS": cluster},
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.stdout.endswith("3 done\n"), done.stderr[-2000:]

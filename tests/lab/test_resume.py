@@ -1,10 +1,12 @@
-"""Runs killed at random moments and started again end with the rows of uninterrupted ones."""
+"""Runs killed anywhere and started again end with the rows of uninterrupted ones."""
 
+import contextlib
 import json
 import multiprocessing
+import os
 import random
 import signal
-import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -41,33 +43,53 @@ Told = tuple[str, int]
 """Which run, and how far it is."""
 
 
-def carry_out(folder: Path, pipe: Any) -> None:
-    """All runs, in a process of their own."""
-    store = Store.open(folder)
+def killed_at(step: int) -> None:
+    """From now on: before the step-th renaming or removal of a file; 0 is at once."""
+    if step == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left = step
+
+    def armed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **options)
+
+        return counted
+
+    for name in ("replace", "unlink"):
+        setattr(Path, name, armed(getattr(Path, name)))
+
+
+def carry_out(folder: Path, pipe: Any, most: int, step: int) -> None:
+    """All runs, in a process of their own; after so much was told, it is to be killed."""
+    store, told = Store.open(folder), 0
     for name, spec in RUNS.items():
 
         def tell(done: int, total: int, name: str = name) -> None:
+            nonlocal told
             pipe.send((name, done))
+            told += 1
+            if told == most:
+                killed_at(step)
 
         perform(Workbench(store), spec, tell)
 
 
-def part(folder: Path, most: int) -> tuple[list[Told], bool]:
-    """What they tell until they end, or are killed at any moment after so much; whether killed."""
+def part(folder: Path, most: int, step: int = 0) -> tuple[list[Told], bool]:
+    """What they tell until they end or are killed; whether killed."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(LOADED)
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=carry_out, args=(folder, theirs))
+    process = context.Process(target=carry_out, args=(folder, theirs, most, step))
     process.start()
     theirs.close()
     heard: list[Told] = []
-    try:
-        while len(heard) < most:
+    with contextlib.suppress(EOFError):
+        while True:
             heard.append(ours.recv())
-        time.sleep(random.uniform(0, 0.02))
-        process.kill()
-    except EOFError:
-        pass
     process.join()
     ours.close()
     assert process.exitcode in (0, -signal.SIGKILL)
@@ -99,9 +121,9 @@ def test_killed_runs_end_as_if_they_had_not_been(
     everything, killed = part(whole, ALL + 1)
     assert len(everything) == ALL
     assert not killed
-    parts, killed = [], True
+    rng, parts, killed = random.Random(5), [], True
     while killed:
-        heard, killed = part(broken, random.randint(4, 12))
+        heard, killed = part(broken, rng.randint(4, 12), rng.randint(0, 3))
         parts.append(heard)
     assert {"finetune", "overwrite"} & {heard[-1][0] for heard in parts[:-1]}
     for before, after in pairwise(heard for heard in parts if heard):

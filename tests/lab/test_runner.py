@@ -1,71 +1,23 @@
 """The runner and its engines: real processes, real kills."""
 
 import os
-import signal
 import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.conftest import PYTHON
 
-from neuralmark.errors import ParameterError, ResultsError
-from neuralmark.lab.execution.engines import Engine, Here, Local, Notify
+from neuralmark.errors import ResultsError
+from neuralmark.lab.execution.engines import Engine, Here, Local
 from neuralmark.lab.execution.runner import DONE, FAILED, SKIPPED, Board, carry_out
 from neuralmark.lab.execution.store import Store
-from neuralmark.lab.plan.spec import Assault, Probe, Spec, Training, identity, settings
-
-
-def count(folder: Path, spec: Spec, notify: Notify) -> None:
-    """Write a row, and a line for every time it was begun."""
-    store = Store.open(folder)
-    home = store.folder(spec)
-    with (home / "begun").open("a") as file:
-        file.write(f"{os.getpid()}\n")
-    notify(1, 2)
-    store.finish(spec, {"value": len(spec.label)})
-
-
-def die_once(folder: Path, spec: Spec, notify: Notify) -> None:
-    """Be killed in the middle of the first try; the second finds what the first had saved."""
-    home = Store.open(folder).folder(spec)
-    if not (home / "half").exists():
-        (home / "half").write_text("half")
-        os.kill(os.getpid(), signal.SIGKILL)
-    count(folder, spec, notify)
-
-
-def first_dies(folder: Path, first: str, spec: Spec, notify: Notify) -> None:
-    """The worker of one run is killed in the middle; the others only count."""
-    perform = die_once if identity(spec) == first else count
-    perform(folder, spec, notify)
-
-
-def die_always(folder: Path, spec: Spec, notify: Notify) -> None:
-    """Never get anywhere."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def refuse(folder: Path, spec: Spec, notify: Notify) -> None:
-    """Fail with a named error; run out of memory on odd seeds."""
-    if getattr(spec, "seed", 0) % 2:
-        raise MemoryError
-    raise ParameterError("no such thing")
-
-
-def slow(folder: Path, spec: Spec, notify: Notify) -> None:
-    """Take a moment."""
-    time.sleep(0.4)
-    count(folder, spec, notify)
-
-
-def probes(number: int) -> list[Spec]:
-    return [Probe("overlap", settings(rounds=i)) for i in range(number)]
-
-
-def begun(store: Store, spec: Spec) -> int:
-    return len((store.folder(spec) / "begun").read_text().splitlines())
+from neuralmark.lab.plan.spec import Assault, Probe, Spec, Training, identity
+from tests.support.commands import PYTHON
+from tests.support.paths import ROOT
+from tests.support.processes import PATIENCE
+from tests.support.runs import begun, count, die_always, die_once, meet, probes, refuse
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 2])
@@ -89,7 +41,7 @@ def test_every_run_is_made_once_and_skipped_the_second_time(tmp_path: Path, jobs
 
 def test_two_jobs_work_at_the_same_time(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "r")
-    carry_out(probes(4), store, Local(partial(slow, store.root), 2))
+    carry_out(probes(4), store, Local(partial(meet, store.root), 2))
     workers = {(store.folder(s) / "begun").read_text() for s in probes(4)}
     assert len(workers) == 2
 
@@ -146,18 +98,12 @@ from neuralmark.lab.execution.engines import Local
 from neuralmark.lab.execution.runner import carry_out
 from neuralmark.lab.plan.spec import Probe
 from neuralmark.lab.execution.store import Store
-from tests.lab.test_runner import sleep
+from tests.support.runs import sleep
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     two = [Probe("x", seed=seed) for seed in (1, 2)]
     carry_out(two, Store.open(folder), Local(partial(sleep, folder), 2))
 """
-
-
-def sleep(folder: Path, spec: Spec, notify: Notify) -> None:
-    """Say who works, and go on for long."""
-    (Store.open(folder).folder(spec) / "worker").write_text(str(os.getpid()))
-    time.sleep(120)
 
 
 def alive(process: int) -> bool:
@@ -172,10 +118,10 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     script = tmp_path / "orphans.py"
     script.write_text(ORPHANS)
     folder = tmp_path / "r"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     with subprocess.Popen([PYTHON, str(script), str(folder)], env=environment) as parent:
         found: list[Path] = []
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while len(found) < 2 and time.monotonic() < until:
             time.sleep(0.1)
             found = [path for path in folder.glob("runs/*/worker") if path.read_text()]

@@ -9,7 +9,6 @@ from typing import Any
 
 import peft
 import pytest
-from tests.text.toys import KINDS, PLACES
 
 import neuralmark
 import neuralmark.torchvision_loading  # before peft, which imports torchvision
@@ -25,6 +24,7 @@ from neuralmark.lab.plan.spec import MarkingSpec, TuningSpec, in_order
 from neuralmark.records import Claim
 from neuralmark.text import gpt2
 from neuralmark.text.e2e import FILES
+from tests.support.texts import KINDS, PLACES
 
 SCALE = TextScale(
     ("gpt2-tiny",),

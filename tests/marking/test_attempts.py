@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conftest import QUICK
 
 from neuralmark import Claim, Key
 from neuralmark.checkpoints import TensorInfo
@@ -13,6 +12,7 @@ from neuralmark.errors import ClaimMismatchError, TooFewCarriersError, Unsuitabl
 from neuralmark.marking.attempts import attempts_for, claimed, gaps_of, searched
 from neuralmark.marking.placement import Tensor, catalogue_of
 from neuralmark.records import Digest
+from tests.support.models import QUICK
 
 PLACEMENT: Placement = (("a.weight", (80, 100)), ("b.weight", (10, 20)), ("c.weight", (8, 100)))
 """8000, 200 and 800 weights."""

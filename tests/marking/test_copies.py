@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
-from tests.conftest import QUICK, gaussian, gaussian_model, one_line, sharded_model
 
 import neuralmark
 from neuralmark import Key
 from neuralmark.checkpoints import open_checkpoint
-from neuralmark.errors import NeuralMarkError, OutputError, UnknownFormatError
+from neuralmark.errors import NeuralMarkError, NeuralMarkWarning, OutputError, UnknownFormatError
 from neuralmark.marking.copies import refuse_unmarkable
+from tests.support.checks import one_line
+from tests.support.models import QUICK, gaussian, gaussian_model, sharded_model
 
 
 @pytest.fixture
@@ -340,3 +341,47 @@ def test_what_is_small_and_cannot_be_read_is_no_model(folder: Path, size: int, t
     else:
         with pytest.raises(OutputError, match="cannot be read"):
             refuse_unmarkable(source, folder)
+
+
+def test_a_copy_that_cannot_carry_the_mark_is_refused(
+    folder: Path, key: Key, tmp_path: Path
+) -> None:
+    arrays = {name: np.zeros_like(value) for name, value in weights(folder).items()}
+    save_file(arrays, folder / "zeros.safetensors")
+    with pytest.raises(OutputError, match=r"zeros\.safetensors cannot be marked .*take it out"):
+        neuralmark.embed(folder, key, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_second_index_of_the_same_shards_is_no_copy(key: Key, tmp_path: Path) -> None:
+    folder = sharded_model(tmp_path / "model")
+    index = (folder / "model.safetensors.index.json").read_bytes()
+    (folder / "other.safetensors.index.json").write_bytes(index)
+    result = neuralmark.embed(folder / "model.safetensors.index.json", key, tmp_path / "out")
+    assert not any("other" in warning for warning in result.warnings)
+    assert neuralmark.verify(tmp_path / "out" / "model.safetensors.index.json", key).verified
+
+
+def test_a_second_table_of_a_file_beside_the_model_is_marked(
+    folder: Path, key: Key, tmp_path: Path
+) -> None:
+    arrays = weights(folder)
+    tables = {"state_dict": as_torch(arrays), "state_dict_ema": as_torch(moved(arrays))}
+    torch.save(tables, folder / "last.pt")
+    result = neuralmark.embed(folder, key, tmp_path / "out")
+    assert any("last.pt (state_dict_ema)" in warning for warning in result.warnings)
+    after = torch.load(tmp_path / "out" / "last.pt", weights_only=True)
+    for table in after.values():
+        verdict = neuralmark.verify(table, key, claim=result.claim)
+        assert verdict.matched == verdict.bits
+
+
+def test_what_a_crash_left_is_put_right_first(key: Key, tmp_path: Path) -> None:
+    """Marking in place recovers by itself, and says so."""
+    model = gaussian_model(tmp_path / "m.safetensors")
+    left = tmp_path / f".{'0' * 16}.nmdraft.m.safetensors.nmjournal.new"
+    left.write_bytes(b"half of a journal")
+    with pytest.warns(NeuralMarkWarning, match="removed an unfinished journal"):
+        neuralmark.embed(model, key, in_place=True)
+    assert not left.exists()
+    assert neuralmark.verify(model, key).verified

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.conftest import QUICK, call, plain_key, sharded_model
 
 import neuralmark
 from neuralmark import Key
@@ -23,6 +22,8 @@ from neuralmark.marking.coverage import (
 )
 from neuralmark.marking.placement import catalogue_of
 from neuralmark.records import Gap
+from tests.support.commands import call
+from tests.support.models import QUICK, plain_key, sharded_model
 
 State = dict[str, torch.Tensor]
 NAMES = [f"model.layers.{i}.{part}" for i in range(4) for part in ("q_proj", "up_proj")]

@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch
-from tests.checkpoints.test_dtypes import TORCH
 
 import neuralmark
 from neuralmark import Key, Parameters
@@ -23,24 +21,15 @@ from neuralmark.errors import (
     TooFewCarriersError,
     UnsuitableTensorError,
 )
-
-SMALL = Parameters(bits=256, pools=512, rounds=2)
-
-
-def weights(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
-    return (0.05 * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
-
-
-def model(path: Path, **tensors: npt.NDArray[np.float32]) -> Path:
-    save_file(tensors or {"layer.weight": weights(512, 600), "b": weights(7)}, path)
-    return path
+from tests.support.dtypes import TORCH
+from tests.support.models import SMALL, gaussian, saved
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_every_float_type_is_marked_and_nothing_else_changes(tmp_path: Path, dtype: str) -> None:
     tensors = {
         "first": torch.arange(11),
-        "layer.weight": torch.from_numpy(weights(512, 600)).to(TORCH[dtype]),
+        "layer.weight": torch.from_numpy(gaussian(512, 600)).to(TORCH[dtype]),
         "last": torch.ones(3, 5, dtype=torch.bfloat16),
     }
     source, out = tmp_path / "m.safetensors", tmp_path / "out.safetensors"
@@ -64,7 +53,7 @@ def test_every_float_type_is_marked_and_nothing_else_changes(tmp_path: Path, dty
 
 
 def test_the_change_is_reported_and_is_what_the_file_shows(tmp_path: Path) -> None:
-    source, out = model(tmp_path / "m.safetensors"), tmp_path / "o.safetensors"
+    source, out = saved(tmp_path / "m.safetensors"), tmp_path / "o.safetensors"
     result = neuralmark.embed(source, Key.new(SMALL), out)
     before, after = load_file(source)["layer.weight"], load_file(out)["layer.weight"]
     change = after.astype(np.float64) - before
@@ -76,7 +65,7 @@ def test_the_change_is_reported_and_is_what_the_file_shows(tmp_path: Path) -> No
 
 
 def test_a_budget_is_kept_and_a_strength_is_reached(tmp_path: Path) -> None:
-    source, key = model(tmp_path / "m.safetensors"), Key.new(SMALL)
+    source, key = saved(tmp_path / "m.safetensors"), Key.new(SMALL)
     spent = neuralmark.embed(
         source, key, tmp_path / "a.safetensors", options=neuralmark.EmbedOptions(budget=9.0)
     )
@@ -99,9 +88,9 @@ def test_a_budget_is_kept_and_a_strength_is_reached(tmp_path: Path) -> None:
 
 
 def test_the_default_is_what_two_percent_buys_from_strength_one_to_two(tmp_path: Path) -> None:
-    small = neuralmark.embed(model(tmp_path / "s.safetensors"), Key.new(SMALL))
+    small = neuralmark.embed(saved(tmp_path / "s.safetensors"), Key.new(SMALL))
     assert small.strength == 1
-    large = model(tmp_path / "l.safetensors", **{"layer.weight": weights(2048, 2048)})
+    large = saved(tmp_path / "l.safetensors", **{"layer.weight": gaussian(2048, 2048)})
     result = neuralmark.embed(large, Key.new(SMALL))
     assert 1 < result.strength < 2
     assert 0.0197 < result.change_relative < 0.0201
@@ -111,7 +100,7 @@ def test_the_default_is_what_two_percent_buys_from_strength_one_to_two(tmp_path:
 
 
 def test_a_second_key_keeps_the_first_mark(tmp_path: Path) -> None:
-    source = model(tmp_path / "m.safetensors", **{"layer.weight": weights(1024, 1024)})
+    source = saved(tmp_path / "m.safetensors", **{"layer.weight": gaussian(1024, 1024)})
     first, second = Key.new(SMALL), Key.new(SMALL)
     one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
     neuralmark.embed(source, first, one)
@@ -124,8 +113,8 @@ def test_a_second_key_keeps_the_first_mark(tmp_path: Path) -> None:
 
 
 def test_several_small_tensors_carry_one_mark(tmp_path: Path) -> None:
-    tensors = {f"layer{i}.weight": weights(96, 96, seed=i) for i in range(8)}
-    source = model(tmp_path / "m.safetensors", **tensors)
+    tensors = {f"layer{i}.weight": gaussian(96, 96, seed=i) for i in range(8)}
+    source = saved(tmp_path / "m.safetensors", **tensors)
     key = Key.new(Parameters(rounds=1))
     result = neuralmark.embed(source, key, tmp_path / "o.safetensors")
     assert len(result.tensors) == 8
@@ -140,7 +129,7 @@ def sharded(folder: Path, count: int = 3) -> Path:
     table = {}
     for i in range(count):
         name = f"model-{i + 1:05}-of-{count:05}.safetensors"
-        save_file({f"layers.{i}.mlp.weight": weights(512, 512, seed=i)}, folder / name)
+        save_file({f"layers.{i}.mlp.weight": gaussian(512, 512, seed=i)}, folder / name)
         table[f"layers.{i}.mlp.weight"] = name
     index = {"metadata": {"total_size": 1}, "weight_map": table}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -180,7 +169,7 @@ def test_in_place_changes_only_the_marked_tensors(tmp_path: Path) -> None:
 
 
 def test_a_claim_of_another_key_is_kept_beside_the_new_one(tmp_path: Path) -> None:
-    path = model(tmp_path / "m.safetensors", **{"layer.weight": weights(1024, 1024)})
+    path = saved(tmp_path / "m.safetensors", **{"layer.weight": gaussian(1024, 1024)})
     first, second = Key.new(SMALL), Key.new(SMALL)
     one = neuralmark.embed(path, first, in_place=True)
     two = neuralmark.embed(path, second, in_place=True)
@@ -190,7 +179,7 @@ def test_a_claim_of_another_key_is_kept_beside_the_new_one(tmp_path: Path) -> No
 
 
 def test_what_cannot_be_written_is_refused_with_advice(tmp_path: Path) -> None:
-    path = model(tmp_path / "m.safetensors")
+    path = saved(tmp_path / "m.safetensors")
     with pytest.raises(TooFewCarriersError, match="fewer rounds or pools"):
         neuralmark.embed(path, Key.new(Parameters(rounds=12)))
     with pytest.raises(ParameterError, match="either"):
@@ -204,19 +193,19 @@ def test_what_cannot_be_written_is_refused_with_advice(tmp_path: Path) -> None:
         neuralmark.embed(path, Key.new(Parameters(bits=1024, pools=512, rounds=1)))
     with pytest.raises(ParameterError, match="raw"):
         neuralmark.embed(path, Key.raw(np.ones((8, 4), np.float32), 1, "strided"))
-    flat = model(tmp_path / "flat.safetensors", **{"layer.weight": np.ones((512, 600), np.float32)})
+    flat = saved(tmp_path / "flat.safetensors", **{"layer.weight": np.ones((512, 600), np.float32)})
     with pytest.raises(UnsuitableTensorError, match="all values are the same"):
         neuralmark.embed(flat, Key.new(SMALL))
 
 
 def test_few_carriers_are_warned_about(tmp_path: Path) -> None:
-    path = model(tmp_path / "m.safetensors", **{"layer.weight": weights(96, 100)})
+    path = saved(tmp_path / "m.safetensors", **{"layer.weight": gaussian(96, 100)})
     result = neuralmark.embed(path, Key.new(SMALL))
     assert any("carriers per pool" in warning for warning in result.warnings)
 
 
 def test_the_strongest_mark_that_passes_the_check_is_kept(tmp_path: Path) -> None:
-    path, out = model(tmp_path / "m.safetensors"), tmp_path / "o.safetensors"
+    path, out = saved(tmp_path / "m.safetensors"), tmp_path / "o.safetensors"
     source = load_file(path)["layer.weight"]
     seen: list[float] = []
 
@@ -239,7 +228,7 @@ def test_the_strongest_mark_that_passes_the_check_is_kept(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "F8_E5M2"])
 def test_a_budget_is_kept_in_coarse_types_too(tmp_path: Path, dtype: str) -> None:
-    tensor = torch.from_numpy(weights(1024, 1024)).to(TORCH[dtype])
+    tensor = torch.from_numpy(gaussian(1024, 1024)).to(TORCH[dtype])
     save_torch({"layer.weight": tensor}, tmp_path / "m.safetensors")
     result = neuralmark.embed(
         tmp_path / "m.safetensors", Key.new(SMALL), options=neuralmark.EmbedOptions(budget=6.0)
@@ -252,8 +241,8 @@ def test_the_owner_is_told_what_to_mind(tmp_path: Path) -> None:
         given = neuralmark.EmbedOptions(**options)  # type: ignore[arg-type]
         return " | ".join(neuralmark.embed(path, key, options=given).warnings)
 
-    tensors = {f"l{i}.weight": weights(512, 600, seed=i) for i in range(2)}
-    source, key = model(tmp_path / "m.safetensors", **tensors), Key.new(SMALL)
+    tensors = {f"l{i}.weight": gaussian(512, 600, seed=i) for i in range(2)}
+    source, key = saved(tmp_path / "m.safetensors", **tensors), Key.new(SMALL)
     assert notes(source, key) == ""
     assert "only with the claim" in notes(source, key, tensors=list(tensors))
     short = Key.new(Parameters(bits=64, pools=128, rounds=2))
@@ -263,15 +252,15 @@ def test_the_owner_is_told_what_to_mind(tmp_path: Path) -> None:
     assert "this very key" in notes(out, key)
     assert "another key" in notes(out, Key.new(SMALL))
     save_file(
-        {"a.weight": weights(512, 600), "b.weight": np.ones((60, 60), np.int8)},
+        {"a.weight": gaussian(512, 600), "b.weight": np.ones((60, 60), np.int8)},
         tmp_path / "q.safetensors",
     )
     assert "1 quantised tensors were passed over" in notes(tmp_path / "q.safetensors", key)
 
 
 def test_another_keys_mark_is_found_through_the_claim_beside_the_input(tmp_path: Path) -> None:
-    tensors = {f"l{i}.weight": weights(512, 600, seed=i) for i in range(3)}
-    source = model(tmp_path / "m.safetensors", **tensors)
+    tensors = {f"l{i}.weight": gaussian(512, 600, seed=i) for i in range(3)}
+    source = saved(tmp_path / "m.safetensors", **tensors)
     first, second = Key.new(SMALL), Key.new(SMALL)
     one = tmp_path / "one.safetensors"
     neuralmark.embed(
@@ -289,7 +278,7 @@ def test_another_keys_mark_is_found_through_the_claim_beside_the_input(tmp_path:
 
 
 def test_auto_marks_tied_weights_once(tmp_path: Path) -> None:
-    tensor = torch.from_numpy(weights(512, 600))
+    tensor = torch.from_numpy(gaussian(512, 600))
     torch.save({"a.weight": tensor, "tied.weight": tensor}, tmp_path / "m.pt")
     key = Key.new(SMALL)
     result = neuralmark.embed(tmp_path / "m.pt", key, tmp_path / "o.pt")
@@ -303,13 +292,13 @@ def refused(why: str, *args: Any, **options: Any) -> None:
 
 
 def test_where_the_output_may_not_be(tmp_path: Path) -> None:
-    path, key = model(tmp_path / "m.safetensors"), Key.new(SMALL)
+    path, key = saved(tmp_path / "m.safetensors"), Key.new(SMALL)
     before = path.read_bytes()
     (tmp_path / "link.safetensors").symlink_to(path)
     for same in (path, tmp_path / "link.safetensors"):
         refused("the input itself", path, key, same, overwrite=True)
     refused("exclude each other", path, key, tmp_path / "o.safetensors", in_place=True)
-    other = model(tmp_path / "o.safetensors")
+    other = saved(tmp_path / "o.safetensors")
     refused("exists already", path, key, other)
     (tmp_path / "folder").mkdir()
     refused("is a folder", path, key, tmp_path / "folder", overwrite=True)
@@ -327,7 +316,7 @@ def test_a_folder_is_not_written_into_itself_or_around_itself(tmp_path: Path) ->
 
 def test_a_state_dict_is_not_a_path(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="path of a checkpoint"):
-        neuralmark.embed({"w": weights(4, 4)}, Key.new(SMALL))  # type: ignore[arg-type]
+        neuralmark.embed({"w": gaussian(4, 4)}, Key.new(SMALL))  # type: ignore[arg-type]
 
 
 def test_claims_inside_a_folder_are_found(tmp_path: Path) -> None:
@@ -349,8 +338,8 @@ def test_claims_inside_a_folder_are_found(tmp_path: Path) -> None:
 
 
 def test_a_mark_in_one_named_tensor_needs_no_claim(tmp_path: Path) -> None:
-    tensors = {f"l{i}.weight": weights(128, 160, seed=i) for i in range(2)}
-    path, key = model(tmp_path / "m.safetensors", **tensors), Key.new(Parameters(160, 320))
+    tensors = {f"l{i}.weight": gaussian(128, 160, seed=i) for i in range(2)}
+    path, key = saved(tmp_path / "m.safetensors", **tensors), Key.new(Parameters(160, 320))
     assert (
         neuralmark.embed(path, key, options=neuralmark.EmbedOptions(tensors=["l0.weight"])).warnings
         == ()

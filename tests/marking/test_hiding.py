@@ -5,10 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.conftest import call
 
 import neuralmark
 from neuralmark import Key
@@ -16,6 +16,8 @@ from neuralmark.core.update import auc, low_rank
 from neuralmark.errors import InfeasibleError, ParameterError, UnsuitableTensorError
 from neuralmark.marking import hiding
 from neuralmark.marking.reading import require_carriers
+from neuralmark.marking.spanning import SpanSolver
+from tests.support.commands import call
 
 SIDE, LAYERS = 512, 8
 DEVIATION = 0.02
@@ -283,6 +285,70 @@ def test_what_stands_out_at_strength_one_is_refused(monkeypatch: pytest.MonkeyPa
 def test_of_no_difference_nothing_is_explained() -> None:
     parts: Any = SimpleNamespace(parts=(SimpleNamespace(update=None),))
     assert hiding.explained(parts) == 0
-    some = [SimpleNamespace(update=SimpleNamespace(explained=share)) for share in (0.5, 1.0)]
+    shares = ((1.0, 0.5), (1.0, 1.0), (0.0, 0.0))  # the last is the base's own
+    some = [
+        SimpleNamespace(update=SimpleNamespace(size=size, explained=share))
+        for size, share in shares
+    ]
     mixed: Any = SimpleNamespace(parts=(*parts.parts, *some))
     assert hiding.explained(mixed) == 0.75
+
+
+def test_a_mark_is_made_as_strong_as_fine_tuning_hides(
+    base: Path, fine_tune: Callable[[Change], Path]
+) -> None:
+    model, key = fine_tune(tuned(0.08)), Key.new()
+    much = neuralmark.EmbedOptions(budget=6.0)
+    hidden = neuralmark.EmbedOptions(budget=6.0, base=base)
+    found = neuralmark.embed(model, key, options=hidden)
+    most = neuralmark.embed(model, key, options=much)
+    assert 1.0 < found.strength < 0.9 * most.strength
+    assert found.exposure is not None
+    assert 0.55 < found.exposure <= 0.6
+
+
+def test_a_mark_in_a_span_is_made_as_strong_as_the_adapter_bears(
+    base: Path, fine_tune: Callable[[Change], Path]
+) -> None:
+    model, key = fine_tune(adapted(0.5, 32)), Key.new()
+    found = neuralmark.embed(model, key, options=neuralmark.EmbedOptions(base=base, in_span=True))
+    assert 1.0 < found.strength < 2.0
+
+
+def adapters(folder: Path, ranks: dict[str, int], side: int) -> tuple[Path, Path]:
+    """A base, and adapters merged into some of its tensors."""
+    torch.manual_seed(2)
+    public = {name: (DEVIATION * torch.randn(side, side)).bfloat16() for name in ranks}
+    merged = {}
+    for name, rank in ranks.items():
+        product = torch.randn(side, rank) @ torch.randn(rank, side)
+        change = product * (DEVIATION / product.std()) if rank else torch.zeros(side, side)
+        merged[name] = (public[name].float() + change).bfloat16()
+    save_file(public, folder / "public.safetensors")
+    save_file(merged, folder / "merged.safetensors")
+    return folder / "merged.safetensors", folder / "public.safetensors"
+
+
+def test_an_adapter_of_some_tensors_is_marked_in_these(tmp_path: Path) -> None:
+    ranks = {f"layers.{i}.weight": 32 if i % 2 else 0 for i in range(LAYERS)}
+    model, public = adapters(tmp_path, ranks, SIDE)
+    options = neuralmark.EmbedOptions(base=public, in_span=True, strength=0.5)
+    out, key = tmp_path / "out.safetensors", Key.new(neuralmark.Parameters(160, 320))
+    done = neuralmark.embed(model, key, out, options=options)
+    assert done.verdict is not None
+    assert done.verdict.matched == 160
+    after, before = load_file(out), load_file(model)
+    assert {n for n in after if not torch.equal(after[n], before[n])} == {
+        n for n in ranks if ranks[n]
+    }
+    again = neuralmark.EmbedOptions(base=public, in_span=True, strength=0.1)
+    kept = neuralmark.embed(out, key, options=again)  # the margins hold already
+    assert kept.change_relative == 0
+
+
+def test_a_span_without_directions_is_too_small() -> None:
+    rng = np.random.default_rng(0)
+    half_spaces, pooled = rng.standard_normal((64, 16)), rng.standard_normal(64)
+    with pytest.raises(InfeasibleError, match="span is too small"):
+        SpanSolver(half_spaces, np.zeros((16, 16))).cost(pooled, 1.0)
+    assert not SpanSolver(half_spaces, np.eye(16)).change(pooled, -1e6).any()  # nothing is missing

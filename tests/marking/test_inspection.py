@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from safetensors.numpy import save_file
-from tests.conftest import QUICK, gaussian
 
 import neuralmark
 from neuralmark import Key, Parameters
@@ -16,6 +15,7 @@ from neuralmark.checkpoints import open_checkpoint
 from neuralmark.marking.inspection import unit_cost
 from neuralmark.marking.reading import FileSuspect
 from neuralmark.marking.verification import examine, verify
+from tests.support.models import QUICK, gaussian
 
 
 @pytest.fixture

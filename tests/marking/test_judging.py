@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conftest import QUICK, gaussian_model
 
 import neuralmark
 from neuralmark import Key, Verdict
@@ -19,6 +18,7 @@ from neuralmark.marking.judging import Finding, Looked, judge
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Reading
 from neuralmark.marking.verification import best_finding
 from neuralmark.records import Coverage
+from tests.support.models import QUICK, gaussian_model
 
 NAMES = ["layer1.weight", "layer2.weight"]
 NEEDED = boundary(160, 2) or 0

@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
-from tests.conftest import gaussian
 
 import neuralmark
 from neuralmark import Claim, Key, Parameters
@@ -27,6 +26,7 @@ from neuralmark.marking.naming import (
     without_prefixes,
 )
 from neuralmark.marking.placement import Tensor, catalogue_of
+from tests.support.models import gaussian
 
 SMALL = Parameters(bits=256, pools=512, rounds=1)
 Tensors = dict[str, npt.NDArray[np.float32]]

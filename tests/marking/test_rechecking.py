@@ -1,5 +1,6 @@
 """Does a verdict still hold? Point by point, for every way of looking and every kind of change."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
-from tests.conftest import QUICK, gaussian_model
 
 import neuralmark
 from neuralmark import Claim, EmbedOptions, Key, Recheck, Verdict, embed, recheck, verify
 from neuralmark.errors import MalformedError, ParameterError, RecordError
+from tests.support.models import QUICK, gaussian_model
 
 
 def broken(result: Recheck) -> set[str]:
@@ -204,3 +205,10 @@ def test_what_cannot_be_checked(marked: Path, secret: Key, tmp_path: Path) -> No
             recheck(wrong, marked, secret)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="expected a Key"):
         recheck(verdict, marked, "key")  # type: ignore[arg-type]
+
+
+def test_a_recheck_shows_itself(marked: Path, secret: Key) -> None:
+    verdict = verify(marked, secret)
+    result = recheck(verdict, marked, secret)
+    assert str(result) == f"the verdict holds: {verdict}"
+    assert json.loads(result.to_json()) == result.to_dict()

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.conftest import call, gaussian, plain_key
 
 import neuralmark
 from neuralmark import Key, Parameters
@@ -16,6 +15,8 @@ from neuralmark.core.bound import bound_log2, boundary
 from neuralmark.errors import ParameterError
 from neuralmark.marking import placement
 from neuralmark.marking.options import Spread
+from tests.support.commands import call
+from tests.support.models import gaussian, plain_key
 
 PARAMETERS = Parameters(bits=160, pools=320)
 LAYERS = 12
@@ -112,7 +113,7 @@ def test_an_unknown_spread_is_refused(deep: Path) -> None:
         neuralmark.embed(
             deep,
             Key.new(PARAMETERS),
-            neuralmark.EmbedOptions(spread="narrow"),  # type: ignore[arg-type]
+            options=neuralmark.EmbedOptions(spread="narrow"),  # type: ignore[arg-type]
         )
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.marking.test_embedding import SMALL, model, weights
 
 import neuralmark
 from neuralmark import Claim, Key, Parameters
@@ -19,14 +18,15 @@ from neuralmark.errors import (
     TooFewCarriersError,
     UnsuitableTensorError,
 )
+from tests.support.models import SMALL, gaussian, saved
 
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Key, Claim]:
     folder = tmp_path_factory.mktemp("marked")
     names = {"enc.0.weight": (300, 400), "enc.1.weight": (300, 400), "dec.weight": (256, 700)}
-    tensors = {name: weights(*shape, seed=i) for i, (name, shape) in enumerate(names.items())}
-    source = model(folder / "source.safetensors", **tensors)
+    tensors = {name: gaussian(*shape, seed=i) for i, (name, shape) in enumerate(names.items())}
+    source = saved(folder / "source.safetensors", **tensors)
     key = Key.new(SMALL)
     result = neuralmark.embed(
         source, key, folder / "m.safetensors", options=neuralmark.EmbedOptions(strength=2)
@@ -135,7 +135,7 @@ def test_nan_and_infinity_are_an_error_never_a_bit(
 
 
 def test_a_poisoned_tensor_elsewhere_does_not_hide_the_mark(tmp_path: Path) -> None:
-    source = model(tmp_path / "s.safetensors", **{"a.weight": weights(600, 600)})
+    source = saved(tmp_path / "s.safetensors", **{"a.weight": gaussian(600, 600)})
     key = Key.new(SMALL)
     neuralmark.embed(
         source,
@@ -150,7 +150,7 @@ def test_a_poisoned_tensor_elsewhere_does_not_hide_the_mark(tmp_path: Path) -> N
 
 
 def test_too_few_bits_can_never_be_proven_and_it_says_what_they_give(tmp_path: Path) -> None:
-    source = model(tmp_path / "s.safetensors")
+    source = saved(tmp_path / "s.safetensors")
     key = Key.new(Parameters(bits=64, pools=128, rounds=2))
     neuralmark.embed(source, key, tmp_path / "m.safetensors")
     verdict = neuralmark.verify(tmp_path / "m.safetensors", key, tensors=["layer.weight"])
@@ -162,7 +162,7 @@ def test_too_few_bits_can_never_be_proven_and_it_says_what_they_give(tmp_path: P
 
 
 def test_models_without_room_are_refused(tmp_path: Path) -> None:
-    source = model(tmp_path / "s.safetensors", **{"a": weights(10, 10)})
+    source = saved(tmp_path / "s.safetensors", **{"a": gaussian(10, 10)})
     with pytest.raises(TooFewCarriersError):
         neuralmark.verify(source, Key.new())
     with pytest.raises(TooFewCarriersError):
@@ -224,3 +224,33 @@ def test_the_tensor_with_nan_is_named(marked: tuple[Path, Key, Claim], tmp_path:
 def test_a_path_is_not_a_key(marked: tuple[Path, Key, Claim]) -> None:
     with pytest.raises(ParameterError, match=r"Key\.load"):
         neuralmark.verify(marked[0], "acme.nmkey")  # type: ignore[arg-type]
+
+
+def test_a_mark_in_one_long_row(tmp_path: Path) -> None:
+    """A tensor without rows is read as it is, where others are read by rows too."""
+    source, out = (
+        saved(
+            tmp_path / "s.safetensors",
+            **{"long": gaussian(60_000), "layer.weight": gaussian(300, 400)},
+        ),
+        tmp_path / "o",
+    )
+    key, options = Key.new(SMALL), neuralmark.EmbedOptions(tensors=["long"])
+    assert neuralmark.embed(source, key, out, options=options).verdict is not None
+    assert neuralmark.verify(out, key, tensors=["long"]).verified
+    both, other = ["long", "layer.weight"], Key.new(SMALL)
+    assert not neuralmark.verify(out, other, tensors=both).verified
+
+
+def test_a_prefix_that_only_some_tensors_lost(tmp_path: Path) -> None:
+    names = {"enc.0.weight": 0, "enc.1.weight": 1, "mid.weight": 2}
+    tensors = {name: gaussian(300, 400, seed=seed) for name, seed in names.items()}
+    source, out = saved(tmp_path / "s.safetensors", **tensors), tmp_path / "o.safetensors"
+    key = Key.new(SMALL)
+    claim = neuralmark.embed(source, key, out).claim
+    lost = {name.removeprefix("enc."): value for name, value in load_file(out).items()}
+    save_file({n: v for n, v in lost.items() if n != "mid.weight"}, tmp_path / "lost.safetensors")
+    verdict = neuralmark.verify(tmp_path / "lost.safetensors", key, claim=claim)
+    assert verdict.mapping == "prefix"
+    assert verdict.matched < 256
+    assert "1 of the 3 tensors" in verdict.reason

@@ -13,12 +13,13 @@ import torch
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file as save_torch
-from tests.conftest import call, plain_key
 
 import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.errors import InfeasibleError, NonFiniteError, UnsuitableTensorError
 from neuralmark.marking.embedding import Embedding
+from tests.support.commands import call
+from tests.support.models import gaussian, plain_key
 
 Array = npt.NDArray[np.float32]
 PARAMETERS = Parameters(bits=160, pools=320)
@@ -30,8 +31,8 @@ def secret() -> Key:
     return Key(PARAMETERS, b"owner=A", salt=bytes(32), secret=bytes(range(32)))
 
 
-def gaussian(seed: int = 0, shape: tuple[int, ...] = SHAPE) -> Array:
-    return (0.05 * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+def layer(seed: int = 0) -> Array:
+    return gaussian(*SHAPE, seed=seed)
 
 
 def embedded(
@@ -86,7 +87,7 @@ def test_float32_files_that_hold_other_types_still_do(
     tmp_path: Path, secret: Key, kind: str
 ) -> None:
     rounded, _ = GRIDS[kind]
-    before = rounded(gaussian())
+    before = rounded(layer())
     tensors, made = embedded(tmp_path, secret, {"a.weight": before})
     after = tensors["a.weight"]
     assert np.array_equal(after, rounded(after))
@@ -98,9 +99,7 @@ def test_float32_files_that_hold_other_types_still_do(
 @pytest.mark.parametrize("kind", GRIDS)
 def test_inspect_names_the_grid(tmp_path: Path, kind: str) -> None:
     rounded, name = GRIDS[kind]
-    save_file(
-        {"a.weight": rounded(gaussian()), "b.weight": gaussian(1)}, tmp_path / "m.safetensors"
-    )
+    save_file({"a.weight": rounded(layer()), "b.weight": layer(1)}, tmp_path / "m.safetensors")
     rows = call("inspect", tmp_path / "m.safetensors", "--json").json["rows"]
     assert {row["name"]: row["grid"] for row in rows} == {"a.weight": name, "b.weight": "float32"}
     assert f" {name} " in call("inspect", tmp_path / "m.safetensors").out
@@ -119,7 +118,7 @@ def test_other_files_that_hold_coarser_types_still_do(
     tmp_path: Path, secret: Key, stored: torch.dtype, held: torch.dtype
 ) -> None:
     source, out = tmp_path / "m.safetensors", tmp_path / "o.safetensors"
-    before = torch.from_numpy(gaussian()).to(held).to(stored)
+    before = torch.from_numpy(layer()).to(held).to(stored)
     save_torch({"a.weight": before}, source)
     made = neuralmark.embed(source, secret, out)
     assert made.verdict is not None
@@ -132,8 +131,8 @@ def test_other_files_that_hold_coarser_types_still_do(
 
 def test_each_tensor_keeps_its_own_grid(tmp_path: Path, secret: Key) -> None:
     kinds = ("bfloat16", "float16", "14 bits")
-    before = {f"{i}.weight": GRIDS[kind][0](gaussian(i)) for i, kind in enumerate(kinds)}
-    before["3.weight"] = gaussian(3)
+    before = {f"{i}.weight": GRIDS[kind][0](layer(i)) for i, kind in enumerate(kinds)}
+    before["3.weight"] = layer(3)
     after, made = embedded(tmp_path, secret, before)
     assert len(made.tensors) == 4
     for i, kind in enumerate(kinds):
@@ -144,7 +143,7 @@ def test_each_tensor_keeps_its_own_grid(tmp_path: Path, secret: Key) -> None:
 
 
 def test_a_few_values_off_the_grid_stay_where_they_are(tmp_path: Path, secret: Key) -> None:
-    before = GRIDS["bfloat16"][0](gaussian())
+    before = GRIDS["bfloat16"][0](layer())
     odd = np.random.default_rng(1).choice(before.size, 20, replace=False)
     before.reshape(-1)[odd] *= np.float32(1.0001)
     tensors, _ = embedded(tmp_path, secret, {"a.weight": before})
@@ -155,7 +154,7 @@ def test_a_few_values_off_the_grid_stay_where_they_are(tmp_path: Path, secret: K
 
 
 def test_tensors_change_in_proportion_to_their_size(tmp_path: Path, secret: Key) -> None:
-    before = {f"{i}.weight": scale * gaussian(i) for i, scale in enumerate((0.1, 1.0, 10.0))}
+    before = {f"{i}.weight": scale * layer(i) for i, scale in enumerate((0.1, 1.0, 10.0))}
     after, made = embedded(tmp_path, secret, before)
     shares = [
         np.linalg.norm(after[name] - before[name]) / np.linalg.norm(before[name]) for name in before
@@ -171,7 +170,7 @@ def test_tensors_change_in_proportion_to_their_size(tmp_path: Path, secret: Key)
 def test_zeros_stay_where_a_coarse_type_has_some_of_its_own(
     tmp_path: Path, secret: Key, share: float
 ) -> None:
-    before = GRIDS["float8 e4m3"][0](gaussian())
+    before = GRIDS["float8 e4m3"][0](layer())
     before[np.random.default_rng(1).random(SHAPE) < share] = 0.0
     tensors, _ = embedded(tmp_path, secret, {"a.weight": before})
     after = tensors["a.weight"]
@@ -185,7 +184,7 @@ def test_zeros_stay_where_a_coarse_type_has_some_of_its_own(
 def test_zeros_of_a_pruned_tensor_stay_and_no_others_appear(
     tmp_path: Path, secret: Key, share: float, kind: str
 ) -> None:
-    before = gaussian()
+    before = layer()
     before = before if kind == "float32" else GRIDS[kind][0](before)
     before[np.random.default_rng(1).random(SHAPE) < share] = 0.0
     tensors, _ = embedded(tmp_path, secret, {"a.weight": before})
@@ -196,14 +195,14 @@ def test_zeros_of_a_pruned_tensor_stay_and_no_others_appear(
 
 
 def test_whole_rows_of_zeros_stay(tmp_path: Path, secret: Key) -> None:
-    before = gaussian()
+    before = layer()
     before[::3] = 0.0
     tensors, _ = embedded(tmp_path, secret, {"a.weight": before})
     assert np.array_equal(tensors["a.weight"] == 0, before == 0)
 
 
 def test_no_weight_crosses_the_threshold_of_magnitude_pruning(tmp_path: Path, secret: Key) -> None:
-    before = gaussian()
+    before = layer()
     before[np.abs(before) < np.quantile(np.abs(before), 0.5)] = 0.0
     tensors, _ = embedded(tmp_path, secret, {"a.weight": before})
     least = np.abs(before[before != 0]).min()
@@ -212,7 +211,7 @@ def test_no_weight_crosses_the_threshold_of_magnitude_pruning(tmp_path: Path, se
 
 
 def test_a_few_zeros_by_chance_are_no_pruning(tmp_path: Path, secret: Key) -> None:
-    before = gaussian()
+    before = layer()
     before.reshape(-1)[:6] = 0.0
     tensors, _ = embedded(tmp_path, secret, {"a.weight": before}, strength=2)
     carried = np.count_nonzero(tensors["a.weight"].reshape(-1)[:6])
@@ -229,7 +228,7 @@ def test_multiples_of_scales_stay_multiples(
     tmp_path: Path, secret: Key, bits: int, block: str, stored: torch.dtype
 ) -> None:
     most = 2 ** (bits - 1) - 1
-    given = gaussian().astype(np.float64)
+    given = layer().astype(np.float64)
     tops = np.abs(given).max(axis=1, keepdims=True) if block == "row" else np.abs(given).max()
     scales = np.broadcast_to(tops / most, (len(given), 1)).astype(np.float32)
     before = torch.from_numpy((np.rint(given / scales) * scales).astype(np.float32)).to(stored)
@@ -281,7 +280,7 @@ def test_a_named_tensor_that_cannot_carry_a_mark_is_refused(
     tmp_path: Path, secret: Key, kind: str
 ) -> None:
     source, out = tmp_path / "m.safetensors", tmp_path / "o.safetensors"
-    save_file({"a.weight": unsuitable(kind), "b.weight": gaussian()}, source)
+    save_file({"a.weight": unsuitable(kind), "b.weight": layer()}, source)
     for names in (["a.weight"], ["a.weight", "b.weight"]):
         with pytest.raises(
             UnsuitableTensorError, match=r"'a\.weight' cannot carry a mark"
@@ -293,7 +292,7 @@ def test_a_named_tensor_that_cannot_carry_a_mark_is_refused(
 
 @pytest.mark.parametrize("kind", REASONS)
 def test_auto_leaves_it_as_it_is_and_says_so(tmp_path: Path, secret: Key, kind: str) -> None:
-    before = {"a.weight": unsuitable(kind), "b.weight": gaussian(), "c.weight": gaussian(1)}
+    before = {"a.weight": unsuitable(kind), "b.weight": layer(), "c.weight": layer(1)}
     after, made = embedded(tmp_path, secret, before)
     assert made.tensors == ("a.weight", "b.weight", "c.weight")
     assert after["a.weight"].tobytes() == before["a.weight"].tobytes()
@@ -306,7 +305,7 @@ def test_auto_leaves_it_as_it_is_and_says_so(tmp_path: Path, secret: Key, kind: 
 @pytest.mark.parametrize("kind", REASONS)
 def test_the_command_line_says_so_too(tmp_path: Path, kind: str) -> None:
     source = tmp_path / "m.safetensors"
-    save_file({"a.weight": unsuitable(kind), "b.weight": gaussian()}, source)
+    save_file({"a.weight": unsuitable(kind), "b.weight": layer()}, source)
     key = plain_key(tmp_path / "k.nmkey")
     done = call("embed", source, "--key", key, "--dry-run")
     assert done.code == 0
@@ -324,9 +323,9 @@ def test_the_command_line_says_so_too(tmp_path: Path, kind: str) -> None:
 def test_inspect_lists_what_is_not_finite_and_embedding_refuses_it(
     tmp_path: Path, secret: Key, bad: float
 ) -> None:
-    source, broken = tmp_path / "m.safetensors", gaussian()
+    source, broken = tmp_path / "m.safetensors", layer()
     broken[3, 3] = bad
-    save_file({"a.weight": broken, "b.weight": gaussian(1)}, source)
+    save_file({"a.weight": broken, "b.weight": layer(1)}, source)
     rows = {row["name"]: row for row in call("inspect", source, "--json").json["rows"]}
     assert "NaN or infinity" in rows["a.weight"]["obstacle"]
     assert rows["b.weight"]["grid"] == "float32"
@@ -350,11 +349,11 @@ def test_a_model_of_nothing_else_is_refused(tmp_path: Path, secret: Key) -> None
 def test_a_grid_that_leaves_no_room_is_infeasible(tmp_path: Path, secret: Key) -> None:
     source, out = tmp_path / "m.safetensors", tmp_path / "o.safetensors"
     signs = np.where(np.random.default_rng(0).random(SHAPE) < 0.5, -1, 1)
-    near = (signs * (1 + gaussian(1).clip(-0.1, 0.1))).astype(np.float32)
+    near = (signs * (1 + layer(1).clip(-0.1, 0.1))).astype(np.float32)
     save_file({"a.weight": as_type(torch.bfloat16)(near)}, source)
     with pytest.raises(InfeasibleError):
         neuralmark.embed(source, secret, out, options=neuralmark.EmbedOptions(strength=200))
-    save_file({"a.weight": GRIDS["float8 e4m3"][0](gaussian())}, source)
+    save_file({"a.weight": GRIDS["float8 e4m3"][0](layer())}, source)
     with pytest.raises(InfeasibleError):
         neuralmark.embed(source, secret, out, options=neuralmark.EmbedOptions(strength=100))
     assert not out.exists()
@@ -368,7 +367,7 @@ def test_the_same_key_writes_the_same_bytes_in_place_or_not(
     tmp_path: Path, secret: Key, dtype: torch.dtype
 ) -> None:
     source = tmp_path / "m.safetensors"
-    tensors = {f"{i}.weight": torch.from_numpy(gaussian(i)).to(dtype) for i in range(2)}
+    tensors = {f"{i}.weight": torch.from_numpy(layer(i)).to(dtype) for i in range(2)}
     save_torch(tensors, source)
     outs = [tmp_path / f"{name}.safetensors" for name in ("one", "two", "other")]
     other = Key(PARAMETERS, b"owner=A", salt=bytes(32), secret=bytes(32))
@@ -387,7 +386,7 @@ def test_who_moves_follows_from_the_key_alone(
     tmp_path: Path, secret: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "m.safetensors"
-    save_torch({"a.weight": torch.from_numpy(gaussian()).to(torch.float8_e4m3fn)}, source)
+    save_torch({"a.weight": torch.from_numpy(layer()).to(torch.float8_e4m3fn)}, source)
     outs = [tmp_path / f"{i}.safetensors" for i in range(2)]
     neuralmark.embed(source, secret, outs[0], options=neuralmark.EmbedOptions(strength=1))
     monkeypatch.setattr(Key, "noise", lambda self, placement: 7)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.conftest import QUICK, gaussian, gaussian_model
 
 from neuralmark import Claim, Claimant, Key, Parameters, Ruling, Verdict, arbitrate, embed, verify
 from neuralmark.attacks import Card
@@ -18,6 +17,7 @@ from neuralmark.records import PublicVerdict, Record
 from neuralmark.reports.recorded import draw
 from neuralmark.reports.verdict import verdict_page
 from neuralmark.schemes import names, parameters
+from tests.support.models import QUICK, gaussian, gaussian_model
 
 
 def comes_back(record: Record, path: Path) -> None:

@@ -2,57 +2,18 @@
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.conftest import QUICK, gaussian_model
 
 from neuralmark import Key, embed, verify
 from neuralmark.attacks.engine.card import Before, Card, CardPoint, CardRow, Skipped
 from neuralmark.reports.card import card_page
 from neuralmark.reports.sweeps import picture_of
+from tests.support.models import QUICK, gaussian_model
+from tests.support.pages import HOSTILE, read
 
-VOID = {"meta", "br", "wbr"}
-HOSTILE = "</td><script>alert(1)</script><img src=x onerror=\"a('b')\">&amp;\u202e\x00"
 KEY = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
-
-
-class Reader(HTMLParser):
-    """Checks that tags balance; collects tags and words."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join("".join(self.words).split())
-
-
-def read(markup: str) -> Reader:
-    reader = Reader()
-    reader.feed(markup)
-    reader.close()
-    assert reader.open == []
-    return reader
 
 
 def point(strength: float, matched: int | None, *, held: bool, status: str = "") -> CardPoint:

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
@@ -18,37 +17,7 @@ from neuralmark.disputes.records import (
 )
 from neuralmark.errors import DisputeError
 from neuralmark.reports.ruling import ruling_page
-
-VOID = {"meta", "br", "wbr"}
-HOSTILE = "</td><script>alert(1)</script><img src=x onerror=\"a('b')\">&amp;\u202e"
-
-
-class Reader(HTMLParser):
-    """Checks that tags balance; keeps tags and text."""
-
-    def __init__(self, markup: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.text = ""
-        self.feed(markup)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.text += data
+from tests.support.pages import HOSTILE, read
 
 
 def sighting(party: str, model: str, state: Presence, matched: int | None = 160) -> Sighting:
@@ -90,7 +59,7 @@ def ruling() -> Ruling:
 
 def test_it_says_what_the_ruling_says(ruling: Ruling) -> None:
     page = ruling_page(ruling)
-    text = Reader(page).text
+    text = read(page).text
     for words in (
         *("Owner: Acme", "This party alone satisfies the criterion", "158 of 160 bits"),
         *("no place for it", "0.973", "84,480", "too few", "nm1-Bandit", "commitment-Acme"),
@@ -117,7 +86,7 @@ def test_undecided_and_set_aside(ruling: Ruling) -> None:
         sightings=(*ruling.sightings, *seen),
         parties=(ruling.parties[0], replace(ruling.parties[1], stated_time=None, key_kind="raw")),
     )
-    text = Reader(ruling_page(undecided)).text
+    text = read(ruling_page(undecided)).text
     for words in (
         *("Undecided", "No party satisfies", "Cautions", "have it examined"),
         *("the exhibit of Bandit was set aside", "nothing to compare", "unrelated"),
@@ -153,7 +122,7 @@ def test_hostile_names_stay_text(ruling: Ruling) -> None:
         relations=(Relation(HOSTILE, HOSTILE, 0.5, 0.5),),
     )
     page = ruling_page(hostile)
-    assert not {"script", "img"} & Reader(page).tags
+    assert not {"script", "img"} & {tag for tag, _ in read(page).tags}
     assert "\u202e" not in page
     assert "and 2 more" in page
 
@@ -173,13 +142,13 @@ def test_nobody_was_seen_nowhere(ruling: Ruling) -> None:
 
 def test_in_a_notebook(ruling: Ruling) -> None:
     shown = ruling._repr_html_()
-    text = Reader(shown).text
+    text = read(shown).text
     assert shown.count("<tr>") == 1 + len(ruling.parties) + len(ruling.reasons)
     assert "owner: Acme" in text
     for said in (*ruling.reasons, "exhibit of Bandit", "present (160 of 160 bits)"):
         assert said in text
     undecided = replace(ruling, owner=None, cautions=("mind the gap",), set_aside=("Bandit",))
-    text = Reader(undecided._repr_html_()).text
+    text = read(undecided._repr_html_()).text
     assert "undecided" in text
     assert "owner" not in text
     assert "mind the gap" in text
@@ -200,6 +169,6 @@ def test_hostile_names_stay_text_in_a_notebook(ruling: Ruling) -> None:
         parties=(replace(acme, name=HOSTILE),),
         sightings=tuple(seen),
     )
-    reader = Reader(alone._repr_html_())
-    assert reader.tags == {"table", "caption", "b", "tr", "th", "td"}
+    reader = read(alone._repr_html_())
+    assert {tag for tag, _ in reader.tags} == {"table", "caption", "b", "tr", "th", "td"}
     assert reader.text.count(HOSTILE) == 4

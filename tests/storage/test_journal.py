@@ -1,25 +1,19 @@
 """Killed at any moment, an in-place embedding leaves the old or the new bytes within reach."""
 
 import random
+import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from tests.conftest import (
-    PYTHON,
-    Result,
-    call,
-    clean_environment,
-    command_line,
-    content_of,
-    gaussian_model,
-    plain_key,
-    sharded_model,
-)
 
 from neuralmark import Claim, Key, verify
+from tests.support.checks import content_of
+from tests.support.commands import PYTHON, Result, call, clean_environment, command_line
+from tests.support.models import gaussian_model, plain_key, sharded_model
+from tests.support.processes import PATIENCE
 
 # Copies the folder of a model again and again; each copy is marked by a forked child that kills
 # itself before its i-th step that touches the disk (or in the middle of a write), for every i.
@@ -189,31 +183,65 @@ def test_killed_while_recovering(tmp_path: Path, sharded: bool) -> None:
             assert states.check(folder, "recover")[1] == end
 
 
+# Runs the command line; kills itself before the n-th line that the journal and its files run,
+# and without n says how many lines there are.
+LINES = """
+import os, signal, sys
+limit, count = int(sys.argv.pop(1)), 0
+
+def trace(frame, event, arg):
+    return line if "neuralmark/storage/" in frame.f_code.co_filename else None
+
+def line(frame, event, arg):
+    global count
+    if event == "line":
+        if count == limit:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count += 1
+    return line
+
+from neuralmark.cli import main
+sys.settrace(trace)
+try:
+    main()
+finally:
+    sys.settrace(None)
+    print(count, file=sys.stderr)
+"""
+
+
+def killed_at_line(line: int, model: Path, key: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PYTHON, "-c", LINES, str(line), "embed", model, "--key", key, "--in-place"],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("sharded", [False, True])
-def test_killed_at_random_moments(tmp_path: Path, sharded: bool) -> None:
-    states, rng = States(tmp_path, sharded), random.Random(7)
-    work = tmp_path / "work"
-    killed_at_every_step("embed", states.pristine, work, states.name, states.key)
-    states.new = content_of(sorted(work.iterdir())[-1])
-    kills = 0
-    for attempt in range(15):
-        folder = tmp_path / f"copy-{attempt}"
-        folder.mkdir()
-        for name, content in states.old.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_bytes(content)
-        process = subprocess.Popen(
-            command_line("embed", folder / states.name, "--key", states.key, "--in-place"),
-            env=clean_environment(),
-            stdout=subprocess.DEVNULL,
-        )
-        while process.poll() is None and not any("nmjournal" in p.name for p in folder.rglob("*")):
-            time.sleep(0.0002)
-        time.sleep(rng.uniform(0, 0.03))
-        process.send_signal(signal.SIGKILL)
-        kills += process.wait(timeout=60) == -signal.SIGKILL
-        states.check(folder, "recover")
-    assert kills > 2
+def test_killed_between_lines(tmp_path: Path, sharded: bool) -> None:
+    """A command, killed from within at moments that are the same in every run."""
+    states = States(tmp_path, sharded)
+    shutil.copytree(states.pristine, tmp_path / "whole")
+    whole = killed_at_line(-1, tmp_path / "whole" / states.name, states.key)
+    assert whole.returncode == 0, whole.stderr
+    states.new = content_of(tmp_path / "whole")
+    lines = int(whole.stderr.splitlines()[-1])
+    assert lines > 100
+    seen = set()
+    for line in sorted(random.Random(7).sample(range(lines), 14)):
+        folder = tmp_path / f"line-{line}"
+        shutil.copytree(states.pristine, folder)
+        done = killed_at_line(line, folder / states.name, states.key)
+        assert done.returncode == -signal.SIGKILL, (line, done.stderr)
+        try:
+            seen.add(states.check(folder, "recover"))
+        except AssertionError as error:
+            error.add_note(f"killed before line {line} of {lines}")
+            raise
+    assert ("interrupted", "old") in seen
 
 
 def test_two_at_once(tmp_path: Path) -> None:
@@ -236,7 +264,7 @@ def test_two_at_once(tmp_path: Path) -> None:
     second = call("embed", model, "--key", key, "--in-place")
     assert "another process is marking it" in second.failed(2, "OutputError")
     go.touch()
-    assert first.wait(timeout=60) == 0
+    assert first.wait(timeout=PATIENCE) == 0
     assert first.stderr is not None
     first.stderr.close()
     assert call("verify", model, "--key", key).code == 0

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from tests.text.toys import write_tokenizer
 
 from neuralmark.text import gpt2
+from tests.support.texts import write_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.text.toys import ROWS, write_tokenizer
 
 from neuralmark.errors import CheckpointError, MissingExtraError, ParameterError
 from neuralmark.text import gpt2
+from tests.support.texts import ROWS, write_tokenizer
 
 
 def test_tokens_of_a_row(tokenizer: Any) -> None:

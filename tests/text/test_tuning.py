@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tests.text.toys import ROWS
 
 import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.errors import ParameterError
 from neuralmark.text import generation, gpt2, metrics, tuning
 from neuralmark.text.e2e import linearise
+from tests.support.texts import ROWS
 
 KEY = Key(Parameters(bits=160, pools=320, rounds=1), b"", salt=bytes(32), secret=bytes([1]) * 32)
 QUICK = tuning.Schedule(epochs=3, batch=4, rate=1e-2, warm_up=2)

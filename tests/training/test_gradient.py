@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.toys import NAME, PARAMETERS, key, network, task_loss, train, weights
 
 import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Filter
 from neuralmark.errors import UnsuitableTensorError
+from tests.support.toys import NAME, PARAMETERS, key, network, task_loss, train, weights
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=5e-4),

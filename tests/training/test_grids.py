@@ -4,11 +4,11 @@ from copy import deepcopy
 
 import pytest
 import torch
-from tests.training.toys import key, train
 
 import neuralmark
 from neuralmark import Parameters
 from neuralmark.errors import InfeasibleError, NonFiniteError, UnsuitableTensorError
+from tests.support.toys import key, train
 
 PARAMETERS = Parameters(bits=160, pools=320)
 LAYERS = ["0.weight", "2.weight"]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.toys import NAME, key, network, train, weights
 
 import neuralmark
 from neuralmark import Key, Parameters, schemes
@@ -21,6 +20,7 @@ from neuralmark.errors import (
     UsageError,
 )
 from neuralmark.marking.options import Mode
+from tests.support.toys import NAME, key, network, train, weights
 
 
 def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -241,7 +241,7 @@ def test_states_of_other_marks_are_refused() -> None:
 SCRIPT = """
 import os, signal, sys, torch, neuralmark
 sys.path.insert(0, {root!r})
-from tests.training.toys import NAME, network, train
+from tests.support.toys import NAME, network, train
 folder, mode, until = sys.argv[1], sys.argv[2], int(sys.argv[3])
 key = neuralmark.Key.load(folder + "/key.nmkey")
 model = network()

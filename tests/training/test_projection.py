@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.training.toys import NAME, PARAMETERS, key, network, task_loss, train, weights
 
 import neuralmark
 from neuralmark import Parameters
+from tests.support.toys import NAME, PARAMETERS, key, network, task_loss, train, weights
 
 
 def test_all_bits_hold_from_the_first_moment_and_after_every_step() -> None:

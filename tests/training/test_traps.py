@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.toys import NAME, key, network, task_loss, train, weights
 
 import neuralmark
 from neuralmark.errors import (
@@ -21,6 +20,7 @@ from neuralmark.errors import (
     UsageError,
 )
 from neuralmark.marking.options import Mode
+from tests.support.toys import NAME, PARAMETERS, key, network, task_loss, train, weights
 
 
 def sgd(model: torch.nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
@@ -108,8 +108,6 @@ def test_reading_how_far_it_is_never_changes_training() -> None:
 
 
 def key_of(number: int) -> neuralmark.Key:
-    from tests.training.toys import PARAMETERS
-
     return neuralmark.Key(PARAMETERS, salt=bytes(32), secret=bytes([number]) * 32)
 
 

@@ -4,11 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.serving import server
 
 import neuralmark.torchvision_loading  # noqa: F401
-
-__all__ = ["server"]
 
 
 @pytest.fixture(autouse=True)

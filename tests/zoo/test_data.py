@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.conftest import one_line
-from tests.zoo import layouts
 
 from neuralmark import zoo
 from neuralmark.errors import (
@@ -24,6 +22,8 @@ from neuralmark.errors import (
 from neuralmark.torchvision_loading import load
 from neuralmark.zoo.sets._batches import read_batch
 from neuralmark.zoo.sets._images import reader
+from tests.support import layouts
+from tests.support.checks import one_line
 
 EVERY = ["caltech101", "caltech256", "cifar10", "cifar100", "digits", "tinyimagenet"]
 

@@ -7,13 +7,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.conftest import one_line
-from tests.zoo import layouts
 
 from neuralmark import zoo
 from neuralmark.errors import DamagedDataSetError, MissingDataSetError, OutputError, UnsafeError
 from neuralmark.zoo import fetching
 from neuralmark.zoo.fetching import Archive
+from tests.support import layouts
+from tests.support.checks import one_line
 
 
 def md5(path: Path) -> str:

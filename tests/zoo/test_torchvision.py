@@ -4,10 +4,11 @@ import subprocess
 import sys
 
 import pytest
-from tests.conftest import clean_environment
 
 import neuralmark.torchvision_loading as ours
 from neuralmark.errors import MissingExtraError
+from tests.support.commands import clean_environment
+from tests.support.processes import PATIENCE
 
 FIRST = "import neuralmark.torchvision_loading as ours; "
 
@@ -19,7 +20,7 @@ def run(code: str) -> str:
         env=clean_environment(OMP_NUM_THREADS="1", PYTHONPATH=":".join(sys.path)),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -35,6 +35,7 @@ _FIXED_POINT = 2.0**20
 _ODD = 0.2
 """The least share of large values that are odd multiples of a fixed point (half by chance)."""
 _LEAST = {10: (2.0**-24,), 3: (2.0**-9, 2.0**-10), 2: (2.0**-16, 2.0**-17)}
+_UNREPEATABLE = "multiples of scales, rounded in a way that cannot be repeated"
 _NAMES = {DOUBLE: "float64", SINGLE: "float32", 7: "bfloat16"}
 _SMALL_NAMES = {10: "float16", 3: "float8 e4m3", 2: "float8 e5m2"}
 
@@ -203,9 +204,9 @@ def _with_steps(grid: Grid, values: Values, row: int, file_mantissa: int) -> Gri
     if found.gaps:
         raise UnsuitableTensorError("the values are from a short list (a codebook)")
     if found.unclear:
-        raise UnsuitableTensorError("multiples of scales, rounded in a way that cannot be repeated")
+        raise UnsuitableTensorError(_UNREPEATABLE)
     zeros, ones = found.count(0), found.count(1) + found.count(-1)
-    return Grid(
+    made = Grid(
         found.name,
         min(file_mantissa, SINGLE) if exact else max(rounding, grid.mantissa),
         grid.top,
@@ -213,6 +214,18 @@ def _with_steps(grid: Grid, values: Values, row: int, file_mantissa: int) -> Gri
         zeros > 2 * ones + _CHANCE_FEW,
         found.multiples,
     )
+    if made.mantissa > SINGLE and not _repeats(made, values):
+        raise UnsuitableTensorError(_UNREPEATABLE)
+    return made
+
+
+def _repeats(grid: Grid, values: Values) -> bool:
+    """Whether the scales found give the values themselves, to the last digit of a double."""
+    assert grid.multiples is not None
+    at = np.random.default_rng(0).integers(0, len(values), _SAMPLE)
+    steps, some = grid.multiples.at(at).steps, values[at].astype(np.float64)
+    same = grid.nearest(np.rint(some / steps) * steps) == some
+    return bool(same.mean() >= SHARE)
 
 
 def _require_no_list(grid: Grid, values: Values, sample: Values, row: int) -> None:

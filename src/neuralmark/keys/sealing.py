@@ -1,6 +1,6 @@
 """The container of a key file: what is public of it, and the cipher under the passphrase.
 
-docs/formats.md describes it; `keyfile` puts keys into it.
+docs/formats.md describes it; `key` puts keys into it.
 """
 
 import base64

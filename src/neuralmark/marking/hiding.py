@@ -67,9 +67,13 @@ def hidden_strength(found: Survey, solver: LeastChange, most: float, seed: int) 
 
 
 def explained(found: Survey) -> float:
-    """Share of the difference to the base that is of low rank: near 1 for a merged adapter."""
+    """Share of the difference to the base that is of low rank: near 1 for a merged adapter.
+
+    Tensors that are the base's own do not count: an adapter is often merged into some only.
+    """
     updates = [part.update for part in found.parts if part.update is not None]
-    return float(np.mean([update.explained for update in updates])) if updates else 0.0
+    shares = [update.explained for update in updates if update.size]
+    return float(np.mean(shares)) if shares else 0.0
 
 
 def _not_hidden(found: Survey, seen: float) -> str:

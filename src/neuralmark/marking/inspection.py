@@ -176,6 +176,8 @@ def compare(
     if not updates:
         raise UnknownTensorError(f"{base}: has none of the tensors that would be marked")
     ratio, seen, advice = _moved(found), [], "the marked tensors are the base's own: train them"
+    if ratio and not found.samples:
+        advice = f"the marked tensors cannot hide a mark: {found.parts[0].why}"
     if found.samples:
         solver = LeastChange(planned.mark, found.effort)
         seen = [(s, exposure_at(found, solver, s, planned.noise)) for s in STRENGTHS]

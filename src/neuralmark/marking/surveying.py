@@ -131,6 +131,7 @@ class Base:
         return _whole(self.checkpoint, mine)[0]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite is found below, and named
 def survey(
     checkpoint: Checkpoint,
     tensors: Sequence[Tensor],

@@ -248,8 +248,6 @@ def damage(noun: str) -> Iterator[None]:
     """Turn whatever is wrong with a record into one line that says so."""
     try:
         yield
-    except RecordError:
-        raise
     except KeyError as error:
         raise RecordError(f"the {noun} is damaged ({str(error)[:200]} is missing)") from None
     except RecursionError:

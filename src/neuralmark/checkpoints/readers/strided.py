@@ -56,8 +56,7 @@ def read(
     """The bytes of the elements in the order of their indices, in one piece."""
     with open(path, "rb", buffering=0) as file:
         block = _block(file.fileno(), offset, extent(shape, strides) * itemsize)
-    if len(block):
-        yield np.ascontiguousarray(_view(block, itemsize, shape, strides)).reshape(-1)
+    yield np.ascontiguousarray(_view(block, itemsize, shape, strides)).reshape(-1)
 
 
 def write(

@@ -3,6 +3,7 @@
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -10,13 +11,12 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 
-def certificate(folder: Path) -> Path:
+def own_certificate(folder: Path) -> Path:
     """A certificate of this machine, signed by itself, with its key in the same file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
@@ -50,21 +50,15 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
-    """The address of a server that this process trusts, and the folder it serves."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-    own = certificate(tmp_path)
-    monkeypatch.setenv("SSL_CERT_FILE", str(own))
-    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+@contextmanager
+def serving(folder: Path, certificate: Path) -> Iterator[str]:
+    """The address of a server of this folder, while it runs."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(own)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as serving:
-        serving.socket = context.wrap_socket(serving.socket, server_side=True)
-        thread = threading.Thread(target=serving.serve_forever, daemon=True)
+    context.load_cert_chain(certificate)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield f"https://127.0.0.1:{serving.server_address[1]}", folder
-        serving.shutdown()
+        yield f"https://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
         thread.join()

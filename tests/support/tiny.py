@@ -5,11 +5,6 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from neuralmark import Parameters
-
-QUICK = Parameters(bits=160, pools=320, rounds=1)
-"""Enough bits for a verdict; few enough pools for a layer of some ten thousand weights."""
-
 
 def gpt2(*, seed: int = 0, width: int = 64) -> GPT2LMHeadModel:
     """Two blocks; c_attn has 3·width² weights."""

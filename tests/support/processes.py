@@ -6,7 +6,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+
+PATIENCE = 600
+"""Seconds before a test gives a process up: only what hangs takes so long, on any machine."""
 
 
 def torchrun(
@@ -21,5 +24,5 @@ def torchrun(
         env=env | dict(environment or {}),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE,
     )

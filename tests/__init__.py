@@ -1,0 +1,1 @@
+"""Tests: they mirror the package; what several share is in `tests.support`."""

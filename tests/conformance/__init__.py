@@ -1,0 +1,1 @@
+"""Batteries that every plug-in goes through."""

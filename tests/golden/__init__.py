@@ -1,0 +1,1 @@
+"""Files of earlier releases and known answers."""

@@ -1,0 +1,1 @@
+"""Tests of keys and the files that hold them."""

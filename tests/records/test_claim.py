@@ -1,0 +1,27 @@
+"""Claims as callers give them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuralmark import Claim, Key, verify
+from neuralmark.errors import RecordError
+from tests.support.checks import one_line
+from tests.support.models import QUICK, gaussian, gaussian_model
+
+
+@pytest.mark.parametrize("odd", [{"a": object()}, {"a": {1, 2}}, {1: "a", "b": 2}])
+def test_what_no_file_can_hold_is_no_claim(odd: Any) -> None:
+    with pytest.raises(RecordError) as caught:
+        Claim.given(odd)
+    one_line(caught.value)
+
+
+def test_a_raw_key_has_no_chance_to_show(tmp_path: Path) -> None:
+    """A match of a matrix that may have been fitted says nothing about luck."""
+    model = gaussian_model(tmp_path / "m.safetensors")
+    native = verify(model, Key.new(QUICK))
+    raw = verify(model, Key.raw(gaussian(64, 32), 1, "strided"))
+    assert "by luck" in str(native)
+    assert "by luck" not in str(raw) + raw._repr_html_()

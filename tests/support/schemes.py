@@ -1,0 +1,52 @@
+"""Every registered scheme at a size for tests, and a network trained with its mark."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+import neuralmark
+from neuralmark import Key, Parameters, schemes
+from neuralmark.core.key import Filter
+from neuralmark.marking.options import Mode
+from tests.support.images import LAYER, network
+
+SIZES: dict[str, dict[str, Any]] = {
+    "neuralmark": {"pools": 320, "rounds": 2},
+    "clean": {"pools": 320, "rounds": 2},
+    "greedymark": {"own": {"row": 51}},
+}
+
+STRENGTH = {"greedymark": 300.0}
+"""GreedyMark's published weight takes hundreds of epochs; a test has a few hundred steps."""
+
+ALL = schemes.names()
+
+MARKING = [name for name in ALL if schemes.get(name).marks]
+
+
+def parameters(name: str, how: Filter = "none") -> Parameters:
+    if how != "none":
+        return schemes.parameters(name, bits=160, pools=320, rounds=1, filter=how)
+    return schemes.parameters(name, bits=160, **SIZES.get(name, {}))
+
+
+def key_of(chosen: Parameters, number: int = 1) -> Key:
+    return Key(chosen, b"owner=A", salt=bytes(32), secret=bytes([number]) * 32)
+
+
+def trained(key: Key, steps: int = 500, mode: Mode = "gradient") -> nn.Sequential:
+    model = network(10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    strength = STRENGTH.get(key.parameters.scheme, 1.0) if mode == "gradient" else 2.0
+    options = neuralmark.AttachOptions(tensors=[LAYER], mode=mode, strength=strength)
+    mark = neuralmark.attach(model, optimizer, key, options=options)
+    inputs = torch.randn(4, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), torch.arange(4)).backward()
+        optimizer.step()
+        if mark.steps % 100 == 0 and mark.rate == 1.0:
+            break
+    mark.detach()
+    return model
