@@ -17,8 +17,8 @@ from neuralmark.attacks.contract import Scene  # noqa: E402
 from neuralmark.attacks.engine.launch import launch  # noqa: E402
 from neuralmark.attacks.engine.options import LaunchOptions  # noqa: E402
 from neuralmark.attacks.engine.subject import subject_of  # noqa: E402
-from neuralmark.attacks.families import structure_of  # noqa: E402
 from neuralmark.attacks.restructure import HOW, Restructure  # noqa: E402
+from neuralmark.structures import structure_of  # noqa: E402
 from tests.support import architectures as models  # noqa: E402
 
 

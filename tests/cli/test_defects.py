@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from neuralmark.checkpoints import open_checkpoint
-from neuralmark.marking.placement import natural
+from neuralmark.core.names import natural
 from tests.support.commands import call
 from tests.support.models import gaussian, gaussian_model, plain_key
 

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from neuralmark import schemes
 from neuralmark.checkpoints import TensorInfo
 from neuralmark.core.key import Filter, Parameters
+from neuralmark.core.names import canonical_name, natural
 from neuralmark.errors import (
     ParameterError,
     TooFewCarriersError,
@@ -19,15 +20,7 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.marking.options import SPREADS, Spread
-from neuralmark.marking.placement import (
-    auto,
-    canonical_name,
-    catalogue_of,
-    fitting_parameters,
-    listed,
-    natural,
-    select,
-)
+from neuralmark.marking.placement import auto, catalogue_of, fitting_parameters, listed, select
 
 LLAMA = [
     TensorInfo("model.embed_tokens.weight", "BF16", (32000, 4096)),

@@ -15,20 +15,17 @@ from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from neuralmark.core.key import Parameters, Placement
 from neuralmark.errors import ParameterError
+from neuralmark.structures.structure import Array as Array
+from neuralmark.structures.structure import Weights as Weights
 
 if TYPE_CHECKING:
     import torch
 
     from neuralmark.keys.key import Key
     from neuralmark.storage.bookmark import Bookmark
-
-Array = npt.NDArray[np.float32]
-Weights = Mapping[str, Array]
-"""Tensors by stored name. Those of a scene are read-only."""
 
 AttackKind = Literal["weights", "key", "test"]
 """Whether an attack makes other weights, forges a key, or only looks."""

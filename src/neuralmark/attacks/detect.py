@@ -35,8 +35,8 @@ from neuralmark.attacks.tools.statistics import (
     spectrum,
     update,
 )
+from neuralmark.core.names import canonical_name
 from neuralmark.errors import AttackError, DataMismatchError, MissingDataError, ParameterError
-from neuralmark.marking.placement import canonical_name
 
 __all__ = [
     "STATISTICS",

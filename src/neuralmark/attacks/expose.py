@@ -32,7 +32,7 @@ from neuralmark.attacks.tools.tracing import (
     without_period,
 )
 from neuralmark.core.key import Parameters
-from neuralmark.marking.placement import canonical_name
+from neuralmark.core.names import canonical_name
 
 ALL, RESIDUES, PERIOD, GRID = "all", "residues", "period", "grid"
 TRACES = (GRID, RESIDUES, PERIOD)

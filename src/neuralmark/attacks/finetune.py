@@ -13,7 +13,7 @@ from neuralmark.attacks.engine.training import (
     ready,
     with_lora,
 )
-from neuralmark.marking.placement import canonical_name
+from neuralmark.core.names import canonical_name
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from neuralmark.attacks.tools.forging import AGAINST, drawn, ground_at
 from neuralmark.core.bound import boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import STREAM, TILED, Filter, Float, Mark, Parameters, Placement
+from neuralmark.core.names import canonical_name
 from neuralmark.errors import AttackError
 from neuralmark.keys.key import Key
-from neuralmark.marking.placement import canonical_name
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from neuralmark.attacks.contract import Array, Attack, Data, Need, Outcome, Scene, option
 from neuralmark.attacks.engine.subject import FAILURES, misfit, require_finite
+from neuralmark.core.names import canonical_name
 from neuralmark.errors import AttackError, NonFiniteError
-from neuralmark.marking.placement import canonical_name
 
 if TYPE_CHECKING:
     import torch

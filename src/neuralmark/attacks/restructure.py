@@ -15,8 +15,8 @@ import numpy as np
 
 from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 from neuralmark.attacks.tools import changes
-from neuralmark.attacks.tools.structure import HIDDEN, Group, Structure
 from neuralmark.errors import AttackError, ParameterError
+from neuralmark.structures.structure import HIDDEN, Group, Structure
 
 PERMUTE, RESCALE, FLIP, DUMMY, ROTATE = "permute", "rescale", "flip", "dummy", "rotate"
 HOW = (PERMUTE, RESCALE, FLIP, DUMMY, ROTATE)
@@ -79,7 +79,7 @@ class Restructure(Attack):
 
     def run(self, scene: Scene) -> Outcome:
         """Recognise the structure, change what touches the targets."""
-        from neuralmark.attacks.families import structure_of
+        from neuralmark.structures import structure_of
 
         structure = structure_of(scene.weights, scene.model, self.heads)
         table = dict(scene.weights)

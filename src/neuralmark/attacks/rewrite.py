@@ -16,9 +16,9 @@ from neuralmark.attacks.overwrite import own_parameters
 from neuralmark.attacks.tools.forging import Ground, drawn, ground_of
 from neuralmark.core.imprint import LeastChange
 from neuralmark.core.key import Float
+from neuralmark.core.names import canonical_name
 from neuralmark.errors import AttackError
 from neuralmark.keys.key import Key
-from neuralmark.marking.placement import canonical_name
 from neuralmark.marking.reading import require_carriers
 
 

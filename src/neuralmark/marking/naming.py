@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 
 from neuralmark.core.key import Placement
-from neuralmark.marking.placement import Tensor, canonical_name
+from neuralmark.core.names import canonical_name
+from neuralmark.marking.placement import Tensor
 from neuralmark.records.parts import TensorMapping
 
 MOST_PREFIXES = 64

@@ -19,6 +19,7 @@ from neuralmark.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from neuralmark.checkpoints.readers.dtypes import FLOATS
 from neuralmark.core.carriers import expected_per_pool
 from neuralmark.core.key import PUBLISHED_ROUNDS, STREAM, TILED, Filter, Parameters, Placement
+from neuralmark.core.names import canonical_name, natural
 from neuralmark.errors import (
     ParameterError,
     TooFewCarriersError,
@@ -47,9 +48,6 @@ SMALLER: tuple[tuple[int | None, int | None], ...] = (
     (160, 200),
 )
 """Bits and pools to try for a small model, the usual ones first."""
-
-_LEADING = ("module.", "base_model.model.")
-_INNER = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer")
 
 # Layers that owners and thieves alike replace, resize or leave out: classifiers and other outputs
 # at the top of the model, embeddings, positions, norms and adapters anywhere.
@@ -110,19 +108,6 @@ class Choice:
 
     tensors: tuple[Tensor, ...]
     why: str
-
-
-def canonical_name(stored: str) -> str:
-    """Drop what wrappers add to a name.
-
-    >>> canonical_name("module._orig_mod.layer.base_layer.weight")
-    'layer.weight'
-    """
-    name = ".".join(part for part in stored.split(".") if part not in _INNER)
-    while name.startswith(_LEADING):
-        for prefix in _LEADING:
-            name = name.removeprefix(prefix)
-    return name or stored
 
 
 def catalogue(checkpoint: Checkpoint) -> list[Tensor]:
@@ -294,23 +279,6 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     if not near:
         return "; 'neuralmark inspect MODEL' lists them"
     return "; did you mean " + " or ".join(repr(other) for other in near) + "?"
-
-
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key under which layer 2 comes before layer 10.
-
-    >>> sorted(["l.10.w", "l.2.w"], key=natural)
-    ['l.2.w', 'l.10.w']
-    """
-    return tuple(_ranked(part) for part in re.split(r"([0-9]+)", name))
-
-
-def _ranked(part: str) -> tuple[int, int, str]:
-    """Numbers by their digits, never as numbers: a name may have thousands of them."""
-    if not (part.isdigit() and part.isascii()):
-        return 1, 0, part
-    digits = part.lstrip("0")
-    return 0, len(digits), f"{digits} {part}"
 
 
 def fitting_parameters(

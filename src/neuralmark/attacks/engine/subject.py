@@ -12,6 +12,7 @@ from neuralmark.attacks.contract import Array, Data, Outcome, Weights
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.checkpoints.readers.dtypes import FLOATS, decode, rounded
 from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
+from neuralmark.core.names import canonical_name
 from neuralmark.errors import (
     AttackError,
     DataMismatchError,
@@ -19,7 +20,7 @@ from neuralmark.errors import (
     ParameterError,
     UnknownTensorError,
 )
-from neuralmark.marking.placement import canonical_name, suggestion
+from neuralmark.marking.placement import suggestion
 from neuralmark.marking.reading import FileSuspect, Suspect
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark.attacks.contract import Array
-from neuralmark.attacks.tools.structure import (
+from neuralmark.structures.structure import (
     LINEAR,
     RELU,
     Group,

@@ -13,10 +13,11 @@ from neuralmark.attacks.contract import Scene
 from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import SECRET_BYTES, Float, Mark, Parameters, Placement
+from neuralmark.core.names import canonical_name
 from neuralmark.core.readout import Known
 from neuralmark.errors import AttackError
 from neuralmark.keys.key import Key
-from neuralmark.marking.placement import auto, canonical_name, catalogue, placement_of
+from neuralmark.marking.placement import auto, catalogue, placement_of
 
 AGAINST = ("published", "native")
 """What the forger faces: a verification that takes any matrix, or keys derived from a secret."""

@@ -2,10 +2,11 @@
 
 The map is data only. A `Group` is a set of channels that may be moved about together: the tensors
 that make them and those that read them, each with the axis along which the channels lie. Every
-change that keeps the function is then a general procedure over groups (see `_changes`).
+change that keeps the function is then a general procedure over groups (`attacks.tools.changes`),
+and so is undoing it (`anchors.aligning`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,9 @@ import numpy.typing as npt
 HIDDEN, STREAM, HEADS = "hidden", "stream", "heads"
 RELU, LINEAR, OTHER = "relu", "linear", "other"
 Indices = npt.NDArray[np.intp]
+Array = npt.NDArray[np.float32]
+Weights = Mapping[str, Array]
+"""Tensors by their stored names."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ caller, or from the width, where it is one of GPT-2's own (64 values per head).
 
 import re
 
-from neuralmark.attacks.families.book import Book, Hints
-from neuralmark.attacks.tools.structure import HEADS, STREAM, Group, Pair, Producer, Side, Structure
 from neuralmark.errors import UnknownFamilyError
+from neuralmark.structures.book import Book, Hints
+from neuralmark.structures.structure import HEADS, STREAM, Group, Pair, Producer, Side, Structure
 
 _LAYER = re.compile(r"(transformer\.)?h\.(\d+)\.attn\.c_attn\.weight$")
 _BUFFERS = re.compile(r".*\.attn\.(bias|masked_bias)$")

@@ -1,16 +1,13 @@
 """Names and shapes of a model's tensors, and what a live module adds to them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from neuralmark.attacks.contract import Weights
-from neuralmark.attacks.tools.structure import Norm, Side, Structure
+from neuralmark.core.names import canonical_name
 from neuralmark.errors import UnknownFamilyError
-from neuralmark.marking.placement import canonical_name
+from neuralmark.structures.structure import Norm, Side, Structure
 
 if TYPE_CHECKING:
     import torch
@@ -46,17 +43,18 @@ class Book:
 
     shapes: Mapping[str, tuple[int, ...]]
     stored: Mapping[str, str]
-    weights: Weights
+    same: Callable[[str, str], bool]
+    """Whether two tensors (stored names) hold the same values."""
 
     @classmethod
-    def of(cls, weights: Weights) -> "Book":
-        """From a table of weights; names that would collide keep their stored form."""
-        counts = Counter(canonical_name(name) for name in weights)
+    def of(cls, shapes: Mapping[str, tuple[int, ...]], same: Callable[[str, str], bool]) -> "Book":
+        """From shapes by stored name; names that would collide keep their stored form."""
+        counts = Counter(canonical_name(name) for name in shapes)
         stored = {}
-        for name in weights:
+        for name in shapes:
             plain = canonical_name(name)
             stored[plain if counts[plain] == 1 else name] = name
-        return cls({n: weights[s].shape for n, s in stored.items()}, stored, weights)
+        return cls({n: shapes[s] for n, s in stored.items()}, stored, same)
 
     def has(self, name: str) -> bool:
         """Whether there is a tensor of this canonical name."""
@@ -68,8 +66,8 @@ class Book:
 
     def equal(self, one: str, other: str) -> bool:
         """Whether two tensors hold the same values."""
-        first, second = (self.weights[self.stored[name]] for name in (one, other))
-        return first.shape == second.shape and bool(np.array_equal(first, second))
+        alike = self.shapes[one] == self.shapes[other]
+        return alike and self.same(self.stored[one], self.stored[other])
 
     def norm(self, prefix: str, size: int, hints: Hints, *, direct: bool = True) -> Norm:
         """The batch norm of this prefix; an error when it is none of this size."""

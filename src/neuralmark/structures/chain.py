@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from neuralmark.attacks.families.book import Book, Hints
-from neuralmark.attacks.tools.structure import OTHER, RELU, Group, Norm, Producer, Structure
 from neuralmark.errors import UnknownFamilyError
+from neuralmark.structures.book import Book, Hints
+from neuralmark.structures.structure import OTHER, RELU, Group, Norm, Producer, Structure
 
 _NUMBERED = re.compile(
     r"(?:(?P<part>.*)\.)?(?P<number>\d+)\.(?:weight|bias|running_mean|running_var)$"

@@ -6,11 +6,11 @@ the graph branches, or holds an operation that is not in the lists below, there 
 
 from typing import TYPE_CHECKING, Any
 
-from neuralmark.attacks.families.book import Book, Hints
-from neuralmark.attacks.families.chain import Link, assemble
-from neuralmark.attacks.tools.structure import LINEAR, OTHER, RELU, Structure
+from neuralmark.core.names import canonical_name
 from neuralmark.errors import UnknownFamilyError
-from neuralmark.marking.placement import canonical_name
+from neuralmark.structures.book import Book, Hints
+from neuralmark.structures.chain import Link, assemble
+from neuralmark.structures.structure import LINEAR, OTHER, RELU, Structure
 
 if TYPE_CHECKING:
     import torch

@@ -6,8 +6,9 @@ caller. Without them the MLP and the residual stream are still known.
 
 import re
 
-from neuralmark.attacks.families.book import Book, Hints
-from neuralmark.attacks.tools.structure import (
+from neuralmark.errors import UnknownFamilyError
+from neuralmark.structures.book import Book, Hints
+from neuralmark.structures.structure import (
     HEADS,
     LINEAR,
     STREAM,
@@ -18,7 +19,6 @@ from neuralmark.attacks.tools.structure import (
     Side,
     Structure,
 )
-from neuralmark.errors import UnknownFamilyError
 
 _LAYER = re.compile(r"(model\.)?layers\.(\d+)\.self_attn\.q_proj\.weight$")
 _FIXED = re.compile(r".*(rotary_emb\.inv_freq|self_attn\.[qk]_norm\.weight)$")

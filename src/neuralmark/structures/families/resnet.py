@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from neuralmark.attacks.families.book import Book, Hints
-from neuralmark.attacks.tools.structure import RELU, STREAM, Group, Producer, Side, Structure
 from neuralmark.errors import UnknownFamilyError
+from neuralmark.structures.book import Book, Hints
+from neuralmark.structures.structure import RELU, STREAM, Group, Producer, Side, Structure
 
 _BLOCK = re.compile(r"layer(\d+)\.(\d+)\.conv1\.weight$")
 _PROJECTIONS = ("downsample", "shortcut")

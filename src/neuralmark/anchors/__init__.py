@@ -1,0 +1,17 @@
+"""Anchors: a coarse copy of what was marked, and the mark found wherever the weights went.
+
+The anchor is taken before the mark is written, and the key is derived from its digest. So whatever
+is decided by likeness to the anchor alone is decided before the key is drawn, and costs no trial.
+Nothing in this package sees a key's matrix, bits or carriers.
+
+    anchor    what an anchor is: its entries, its digest; coarse values by name
+    coarse    rows of weights as 4-bit integers, and back (pure)
+    sealed    the anchor's file, under a key derived from the secret
+    building  the anchor of a checkpoint or a live model
+    moves     how an axis of a suspect's tensor becomes an axis of the anchor's (pure)
+    locating  which part of the suspect is which anchor tensor, in which layout
+    aligning  the order, signs, scales and rotations of channels, heads and streams (pure)
+    factors   factors of rows and columns, by regression on the anchor (pure)
+    cleaning  what was added to the weights and shows itself against the anchor (pure)
+    restoring all of it in order: a suspect in the anchor's coordinates, and what was done
+"""

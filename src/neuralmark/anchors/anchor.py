@@ -1,0 +1,97 @@
+"""What an anchor is: coarse copies of tensors by name, and everything that steers the aligner."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, get_args
+
+from neuralmark.core.key import Placement
+from neuralmark.errors import UnknownFamilyError
+from neuralmark.structures.structure import Array, Structure
+
+ALIGNER_VERSION = 1
+"""Part of every anchor: another aligner would put the same suspect into another order."""
+
+Role = Literal["marked", "partner"]
+"""Whether a tensor carries the mark, or only helps to align those that do."""
+MARKED: Final = "marked"
+PARTNER: Final = "partner"
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+@dataclass(frozen=True)
+class AnchorEntry:
+    """One tensor of an anchor."""
+
+    name: str
+    """Canonical."""
+    shape: tuple[int, ...]
+    """Of the original tensor."""
+    role: Role = MARKED
+    rows: int | None = None
+    """How many rows are kept, evenly spaced (of embeddings); None: all of them."""
+
+    @property
+    def kept_shape(self) -> tuple[int, ...]:
+        """The shape of what is kept."""
+        return self.shape if self.rows is None else (self.rows, *self.shape[1:])
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """All that is known of the original model beside its weights."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    """Canonical names and shapes of all its tensors."""
+    heads: int = 0
+    """Attention heads; 0 where they are not known."""
+    tied: tuple[tuple[str, str], ...] = ()
+    """Tensors that are one (canonical names)."""
+
+    @cached_property
+    def structure(self) -> Structure | None:
+        """The map of its symmetries; None where the names are of no known family."""
+        from neuralmark.structures import structure_from_shapes
+
+        try:
+            return structure_from_shapes(dict(self.shapes), self.heads, self.tied)
+        except UnknownFamilyError:
+            return None
+
+
+class Anchor(Mapping[str, Array]):
+    """Coarse float32 values by canonical name, decoded when they are asked for."""
+
+    def __init__(
+        self,
+        entries: tuple[AnchorEntry, ...],
+        skeleton: Skeleton,
+        digest: bytes,
+        decode: Callable[[AnchorEntry], Array],
+        bits: int = 4,
+    ) -> None:
+        """`decode` gives the values of one entry."""
+        self.entries, self.skeleton, self.digest, self.bits = entries, skeleton, digest, bits
+        self._decode = decode
+        self._by_name = {entry.name: entry for entry in entries}
+
+    def __getitem__(self, name: str) -> Array:
+        """The coarse values of a tensor, in the shape that is kept."""
+        return self._decode(self._by_name[name])
+
+    def __iter__(self) -> Iterator[str]:
+        """Names, in the anchor's order."""
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        """How many tensors it has."""
+        return len(self._by_name)
+
+    def entry(self, name: str) -> AnchorEntry:
+        """What is known of one tensor."""
+        return self._by_name[name]
+
+    @property
+    def placement(self) -> Placement:
+        """The marked tensors in order."""
+        return tuple((e.name, e.shape) for e in self.entries if e.role == MARKED)

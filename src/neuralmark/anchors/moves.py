@@ -1,0 +1,102 @@
+"""How one axis of a suspect's tensor becomes the same axis of the anchor's.
+
+A move is a gather (each channel of the anchor is a channel of the suspect, times a factor) or a
+matrix (each channel of the anchor is a mixture of the suspect's: a rotated stream or head, channels
+that were split). Channels of the anchor that the suspect does not have are all zeros, and `found`
+says which are there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from neuralmark.structures.structure import Array, Indices
+
+Mask = npt.NDArray[np.bool_]
+
+MISSING = -1
+"""Stands in a gather for a channel that the suspect does not have."""
+
+GRID = 2.0**-20
+"""What an aligner decides is rounded to this, so that another BLAS decides the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """One axis: where each channel of the anchor comes from."""
+
+    index: Indices | None = None
+    """For each channel of the anchor its place in the suspect, or MISSING."""
+    factor: Array | None = None
+    """What each gathered channel is multiplied by; None: by 1."""
+    matrix: Array | None = None
+    """Instead of a gather: anchor's channels x suspect's channels."""
+
+    @classmethod
+    def same(cls, size: int) -> "Move":
+        """Everything stays where it is."""
+        return cls(np.arange(size))
+
+    @property
+    def size(self) -> int:
+        """How many channels the anchor has."""
+        held = self.matrix if self.index is None else self.index
+        assert held is not None
+        return len(held)
+
+    @property
+    def found(self) -> Mask:
+        """Which of the anchor's channels the suspect has."""
+        if self.index is not None:
+            return np.asarray(self.index != MISSING)
+        assert self.matrix is not None
+        return np.asarray(self.matrix.any(axis=1))
+
+    @property
+    def is_same(self) -> bool:
+        """Whether it changes nothing."""
+        return (
+            self.index is not None
+            and self.factor is None
+            and bool((self.index == np.arange(len(self.index))).all())
+        )
+
+    def rounded(self) -> "Move":
+        """With factors and matrix on the grid."""
+        return Move(self.index, _on_grid(self.factor), _on_grid(self.matrix))
+
+    def of(self, values: Array, axis: int) -> Array:
+        """The suspect's values with this axis as the anchor has it."""
+        if self.is_same and values.shape[axis] == self.size:
+            return values
+        if self.matrix is not None:
+            moved = np.tensordot(self.matrix, values, axes=(1, axis))
+            return np.ascontiguousarray(np.moveaxis(moved, 0, axis), np.float32)
+        assert self.index is not None
+        taken = np.take(values, np.maximum(self.index, 0), axis=axis).astype(np.float32)
+        along = self.found.astype(np.float32)
+        if self.factor is not None:
+            along = along * self.factor.astype(np.float32)
+        shape = [1] * values.ndim
+        shape[axis] = -1
+        taken *= along.reshape(shape)
+        return taken
+
+
+Moves = tuple[Move, ...]
+"""One for each of the first two axes (one for a vector); kernel positions never move."""
+
+
+def moved(values: Array, moves: Sequence[Move]) -> Array:
+    """A suspect's tensor in the anchor's coordinates."""
+    for axis, move in enumerate(moves):
+        values = move.of(values, axis)
+    return values
+
+
+def _on_grid(values: Array | None) -> Array | None:
+    if values is None:
+        return None
+    return (np.rint(np.asarray(values, np.float64) / GRID) * GRID).astype(np.float32)

@@ -1,0 +1,1 @@
+"""Families of networks, one file each: `recognise(book, hints)` gives the map of one."""
