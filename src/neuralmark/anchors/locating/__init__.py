@@ -10,6 +10,10 @@ pieces, products; on small samples, then exactly on the whole of what was chosen
     wholes      what a suspect holds, and what wrappers make of it
     seeking     what is sought, where, within which limits
     candidates  by name and by shape
+    slices      of fused tensors (with `rowsearch`)
+    joins       of pieces
+    products    of factors
+    restructured  candidates for the aligner, by name or profile (with `profiles`)
     assigning   who takes what
 """
 
@@ -17,9 +21,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from neuralmark.anchors.anchor import Anchor
-from neuralmark.anchors.locating import candidates, slices
+from neuralmark.anchors.locating import candidates, joins, products, restructured, slices
 from neuralmark.anchors.locating.assigning import one_to_one, shared
-from neuralmark.anchors.locating.likeness import CONVINCING, likeness
+from neuralmark.anchors.locating.likeness import Likeness, likeness
 from neuralmark.anchors.locating.seeking import (
     LIMIT,
     SETTLED,
@@ -35,12 +39,14 @@ from neuralmark.core.names import canonical_name
 
 Step = Callable[[Quest, Sequence[Wanted], Found], list[Candidate]]
 
-_STEPS: tuple[tuple[Step, float], ...] = (
-    (candidates.by_names, 1.0),
-    (candidates.by_shapes, SETTLED),
-    (slices.by_slices, CONVINCING),
+_STEPS: tuple[Step, ...] = (
+    candidates.by_names,
+    candidates.by_shapes,
+    slices.by_slices,
+    joins.by_joins,
+    products.by_products,
 )
-"""What is tried in turn, each for what is less alike than so far."""
+"""What is tried in turn, each for what has not been found so far."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +83,29 @@ def locate(
     tied = [frozenset(pair) for pair in anchor.skeleton.tied]
     seen: list[Candidate] = []
     found: dict[str, Candidate] = {}
-    for step, enough in _STEPS:
-        left = [w for w in quest.wanted if w.name not in found or found[w.name].score < enough]
+    for step in _STEPS:
+        left = [wanted for wanted in quest.wanted if not _settled(found.get(wanted.name), step)]
         if left:
             seen += step(quest, left, found)
             found = shared(one_to_one(seen), seen, tied)
-    return {name: _exact(suspect, anchor, each) for name, each in found.items()}
+    sure = {w.name: found[w.name] for w in quest.wanted if restructured.known(w, found)}
+    unlike = [wanted for wanted in quest.wanted if wanted.name not in sure]
+    chosen = restructured.by_profiles(quest, unlike, sure) if unlike else []
+    found = {**sure, **{each.name: each for each in chosen}}
+    return {w.name: _exact(quest, found[w.name]) for w in quest.wanted if w.name in found}
 
 
-def _exact(suspect: SuspectWeights, anchor: Anchor, found: Candidate) -> Located:
-    whole = likeness(found.view.read(suspect), anchor[found.name])
+def _settled(found: Candidate | None, step: Step) -> bool:
+    """Whether a tensor need not be sought in this way any more."""
+    if found is None:
+        return False
+    return found.direct and (found.score >= SETTLED or step is not candidates.by_shapes)
+
+
+def _exact(quest: Quest, found: Candidate) -> Located:
+    """The likeness of the whole; of other lengths, none."""
+    values, coarse = found.view.read(quest.suspect), quest.anchor[found.name]
+    whole = likeness(values, coarse) if values.shape == coarse.shape else Likeness(0.0, 1.0, 0)
     renamed = any(canonical_name(name) != found.name for name in found.view.stored())
     told = ("renamed", *found.view.changes) if renamed else found.view.changes
     return Located(found.view, whole.cosine, whole.direct, told)

@@ -71,9 +71,9 @@ def _best(quest: Quest, wanted: Wanted, whole: Whole) -> Candidate | None:
     """The likest way to see it."""
     best: Candidate | None = None
     for view in wanted.views(whole):
-        score = quest.score(view, wanted)
-        if best is None or score > best.score:
-            best = Candidate(wanted.name, view, score, named=True)
+        seen = quest.judged(view, wanted, named=True)
+        if best is None or seen.score > best.score:
+            best = seen
         if best.score >= SETTLED:
             break
     if best is None or whole.adapter is None:
@@ -94,9 +94,8 @@ def _with_adapter(quest: Quest, wanted: Wanted, whole: Whole, best: Candidate) -
         return None
     gap = finite(wanted.sample) - base
     scale = float(np.float32((gap * delta).sum() / square))
-    view = Adapted(plain, added, scale)
-    score = quest.score(view, wanted)
-    return Candidate(wanted.name, view, score, named=True) if score > best.score else None
+    seen = quest.judged(Adapted(plain, added, scale), wanted, named=True)
+    return seen if seen.score > best.score else None
 
 
 def by_shapes(quest: Quest, left: Sequence[Wanted], _: Found) -> list[Candidate]:
@@ -120,7 +119,9 @@ def _of_one_shape(quest: Quest, members: Sequence[Wanted]) -> Iterator[Candidate
             if fresh:
                 kept = sorted((*best[row], *fresh), key=lambda each: -each.score)
                 best[row] = kept[:_KEPT]
-    return (candidate for kept in best for candidate in kept)
+    for wanted, kept in zip(members, best, strict=True):
+        for each in kept:
+            yield quest.judged(each.view, wanted, named=each.named)
 
 
 def _candidate(wanted: Wanted, whole: Whole, view: View, score: float) -> Candidate:

@@ -108,3 +108,27 @@ def _without_ones(have: Shape, count: int) -> Shape:
     """With axes of length 1 dropped or added at the end until there are so many."""
     bare = tuple(length for length in have if length != 1)
     return bare + (1,) * (count - len(bare)) if len(bare) <= count else bare
+
+
+def oriented_nearly(
+    view: View, have: Shape, want: Shape, *, any_rows: bool = False
+) -> Iterator[View]:
+    """All ways to see a stored shape as the anchor's, channels a few more or less.
+
+    Kernels are the same; with `any_rows`, the first axis may have any length.
+    """
+    if len(have) != len(want):
+        have = _without_ones(have, len(want))
+        if len(have) != len(want):
+            return
+        view = Shaped(view, have)
+    for axes in orders(len(have)):
+        lengths = _lengths(have, axes)
+        if nearly((want[0], *lengths[1:]) if any_rows else lengths, want):
+            yield _turned(view, axes)
+
+
+def nearly(have: Shape, want: Shape) -> bool:
+    """Whether shapes have one kernel, and channels within a factor of two."""
+    near = all(a <= 2 * b and b <= 2 * a for a, b in zip(have[:2], want[:2], strict=True))
+    return near and have[2:] == want[2:]

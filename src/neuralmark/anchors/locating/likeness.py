@@ -82,11 +82,18 @@ class Likeness:
     """After each row, or each column, was given a factor; 0 to 1."""
     stray: float
     """The share of the anchor's weights in rows or columns that are unlike the others."""
+    size: int
+    """How many weights were compared."""
 
     @property
     def direct(self) -> bool:
         """Whether nothing is left to align."""
-        return self.cosine >= CONVINCING and self.stray <= STRAY
+        return self.cosine >= convincing(self.size) and self.stray <= STRAY
+
+
+def convincing(size: int) -> float:
+    """What unrelated tensors of so many weights do not reach; small ones may, by chance."""
+    return min(0.95, max(CONVINCING, 6 / float(np.sqrt(max(1, size)))))
 
 
 def likeness(one: Array, anchor: Array) -> Likeness:
@@ -94,9 +101,9 @@ def likeness(one: Array, anchor: Array) -> Likeness:
     mine, other = prepared(one), prepared(anchor)
     rows, row_stray = _along(mine, other)
     if mine.shape[0] == 1:
-        return Likeness(rounded(rows), rounded(row_stray))
+        return Likeness(rounded(rows), rounded(row_stray), mine.size)
     columns, column_stray = _along(mine.transpose(1, 0, 2), other.transpose(1, 0, 2))
-    return Likeness(rounded(max(rows, columns)), rounded(max(row_stray, column_stray)))
+    return Likeness(rounded(max(rows, columns)), rounded(max(row_stray, column_stray)), mine.size)
 
 
 def rounded(value: float) -> float:

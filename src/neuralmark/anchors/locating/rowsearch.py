@@ -7,6 +7,7 @@ few rows are looked for among all; from where they lie follows the rhythm of all
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import numpy as np
 
@@ -19,8 +20,10 @@ COLUMNS = 256
 NEEDLES = 24
 """So many rows are looked for; the first few first."""
 FIRST = 6
-_AGREED = 0.8
+_AGREED = 0.6
 """The share of the rows that were found that must lie in the rhythm."""
+_WITNESSES = 5
+"""Rows that must agree on a rhythm of several runs: two agree on any."""
 _GOLDEN = 0.6180339887498949
 
 
@@ -95,19 +98,26 @@ def rhythms(
 def _fitted(rows: Indices, places: Indices, run: int, count: int) -> Rhythm | None:
     groups, starts = rows // run, places - rows % run
     if count == 1:
-        offset, step = int(np.median(starts)), run
+        steps = [(int(np.bincount(starts - starts.min()).argmax() + starts.min()), run)]
     else:
-        far, near = int(groups.argmax()), int(groups.argmin())
+        steps = list(_lines(groups, starts))
+    for offset, step in steps:
+        made = Rhythm(offset, run, step, count)
+        agreed = made.places(rows) == places
+        enough = agreed.sum() >= (_WITNESSES if count > 1 else min(2, run))
+        if step >= run and enough and agreed.mean() >= _AGREED:
+            return made
+    return None
+
+
+def _lines(groups: Indices, starts: Indices) -> Iterator[tuple[int, int]]:
+    """Offsets and steps through pairs that lie far apart: some rows may have been found wrongly."""
+    order = np.argsort(groups, kind="stable").tolist()
+    for near, far in product(order[:3], order[::-1][:3]):
         distance = int(groups[far] - groups[near])
-        if not distance or (starts[far] - starts[near]) % distance:
-            return None
-        step = int(starts[far] - starts[near]) // distance
-        offset = int(starts[near] - groups[near] * step)
-    if step < run:
-        return None
-    made = Rhythm(offset, run, step, count)
-    agreed = (made.places(rows) == places).mean()
-    return made if agreed >= _AGREED else None
+        if distance > 0 and (starts[far] - starts[near]) % distance == 0:
+            step = int(starts[far] - starts[near]) // distance
+            yield int(starts[near] - groups[near] * step), step
 
 
 @cache

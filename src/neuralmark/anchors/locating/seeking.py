@@ -67,6 +67,8 @@ class Candidate:
     """Likeness of a sample, 0 to 1."""
     named: bool = False
     """Whether its name speaks for it too."""
+    direct: bool = False
+    """Whether the sample leaves nothing to align."""
 
 
 Found = Mapping[str, Candidate]
@@ -102,9 +104,10 @@ class Quest:
         """The part of a view that is compared."""
         return view.take(self.suspect, wanted.index)
 
-    def score(self, view: View, wanted: Wanted) -> float:
-        """How alike samples are."""
-        return likeness(self.sample(view, wanted), wanted.sample).cosine
+    def judged(self, view: View, wanted: Wanted, *, named: bool = False) -> Candidate:
+        """A view, and how alike samples are."""
+        seen = likeness(self.sample(view, wanted), wanted.sample)
+        return Candidate(wanted.name, view, seen.cosine, named, seen.direct)
 
     def busy(self, found: Found) -> set[str]:
         """Stored tensors that are surely something else as a whole."""

@@ -140,9 +140,9 @@ def _lies(quest: Quest, view: View, needles: Needles, hay: Array, least: float) 
         made = _sliced(view, needles.axis, rhythm, len(hay))
         if order >= 0:
             made = Unrotated(made, *heads[order])
-        score = quest.score(made, needles.wanted)
-        if score >= CONVINCING and (best is None or score > best.score):
-            best = Candidate(needles.wanted.name, made, score)
+        seen = quest.judged(made, needles.wanted)
+        if seen.score >= CONVINCING and (best is None or seen.score > best.score):
+            best = seen
     return best
 
 
