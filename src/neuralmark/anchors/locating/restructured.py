@@ -67,7 +67,7 @@ def by_profiles(quest: Quest, left: Sequence[Wanted], sure: Found) -> list[Candi
     classes: dict[Shape, list[Wanted]] = defaultdict(list)
     for wanted in left:
         classes[wanted.shape].append(wanted)
-    layout = Layout.of(classes, free, turned=_mostly_turned(sure))
+    layout = AxisOrders.of(classes, free, turned=_mostly_turned(sure))
     groups = [_group(quest, members, layout, free) for members in classes.values()]
     groups = [group for group in groups if group.pool]
     names = trusted(groups)
@@ -81,7 +81,7 @@ def _mostly_turned(sure: Found) -> bool:
 
 
 @dataclass(frozen=True)
-class Layout:
+class AxisOrders:
     """In which order the axes of the tensors lie: one for all that have as many."""
 
     axes: Mapping[int, Axes]
@@ -89,7 +89,7 @@ class Layout:
     @classmethod
     def of(
         cls, classes: Mapping[Shape, Sequence[Wanted]], free: Sequence[Whole], *, turned: bool
-    ) -> "Layout":
+    ) -> "AxisOrders":
         """The order in which most tensors have, or nearly have, a shape that is sought."""
         chosen: dict[int, Axes] = {}
         for count in {len(shape) for shape in classes}:
@@ -154,7 +154,7 @@ def trusted(groups: Sequence[Likely]) -> bool:
 
 
 def _group(
-    quest: Quest, members: Sequence[Wanted], layout: Layout, free: Sequence[Whole]
+    quest: Quest, members: Sequence[Wanted], layout: AxisOrders, free: Sequence[Whole]
 ) -> Likely:
     pool = _pool(quest, members, layout, free)
     if not pool:
@@ -171,7 +171,7 @@ def _group(
 
 
 def _pool(
-    quest: Quest, members: Sequence[Wanted], layout: Layout, free: Sequence[Whole]
+    quest: Quest, members: Sequence[Wanted], layout: AxisOrders, free: Sequence[Whole]
 ) -> list[Held]:
     """All that are nearly of the shape; only those of the very shape if they suffice."""
     views = ((w, v) for w in free for v in layout.seen(w, members[0]))
