@@ -1,6 +1,7 @@
 """Claim and Verdict: frozen, versioned, JSON (docs/formats.md)."""
 
 from neuralmark.records import presenting
+from neuralmark.records.alignment import Alignment, BitsRead, TensorFate
 from neuralmark.records.claim import CLAIM_FORMAT, MAX_CLAIM, Claim
 from neuralmark.records.fields import MAX_RECORD, Fields, Record, load_json, to_json
 from neuralmark.records.parts import (
@@ -36,6 +37,8 @@ __all__ = [
     "UNREADABLE",
     "VERDICT_FORMAT",
     "VERIFIED",
+    "Alignment",
+    "BitsRead",
     "Claim",
     "Coverage",
     "Digest",
@@ -44,6 +47,7 @@ __all__ = [
     "Histogram",
     "PublicVerdict",
     "Record",
+    "TensorFate",
     "TensorRead",
     "Verdict",
     "load_json",

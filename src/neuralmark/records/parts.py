@@ -5,8 +5,9 @@ from typing import Any, Literal, get_args
 
 from neuralmark.core.key import Placement
 
-TensorMapping = Literal["names", "prefix", "search"]
-"""How the marked tensors were found: by name, under one common prefix, or by trying all."""
+TensorMapping = Literal["names", "prefix", "search", "anchor"]
+"""How the marked tensors were found: by name, under one common prefix, by trying all, or by their
+likeness to the anchor."""
 MAPPINGS: tuple[TensorMapping, ...] = get_args(TensorMapping)
 
 Orientation = Literal["stored", "transposed"]
