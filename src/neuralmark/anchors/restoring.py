@@ -100,9 +100,7 @@ class Restoration:
             found=_short(found if whole else 0.0),
             set_aside=_short(max(0.0, filled - (1 - found))),
             likeness=_short(dot / math.sqrt(energy * held) if energy * held > 0 else 0.0),
-            notes=tuple(
-                f"{each.fate.name}: {note}" for each in self._done for note in each.notes
-            ),
+            notes=tuple(f"{each.fate.name}: {note}" for each in self._done for note in each.notes),
             seconds=round(time.monotonic() - self._begun, 1),
         )
 
@@ -247,4 +245,3 @@ def restore(
 ) -> Restoration:
     """Put a suspect back into the order that the anchor knows."""
     return Restoration(suspect, anchor, options or AlignOptions(), progress)
-

@@ -41,7 +41,8 @@ def verify(
     *,
     claim: Claim | str | Path | None = None,
     tensors: Sequence[str] | None = None,
-    full_digest: bool = False,
+    anchor: Anchor | None = None,
+    options: VerifyOptions | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
     """Look for the key's mark in a checkpoint.
@@ -56,7 +57,8 @@ def verify(
         key,
         claim=claim,
         tensors=tensors,
-        full_digest=full_digest,
+        anchor=anchor,
+        options=options,
         progress=progress,
     )
     if checkpoint.stamps() != before:
@@ -73,7 +75,8 @@ def examine(
     *,
     claim: Claim | str | Path | None = None,
     tensors: Sequence[str] | None = None,
-    full_digest: bool = False,
+    anchor: Anchor | None = None,
+    options: VerifyOptions | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
     """Look for the key's mark in anything that can be read."""
@@ -81,7 +84,10 @@ def examine(
         raise ParameterError(f"expected a Key, not {type(key).__name__}: use Key.load(FILE)")
     if isinstance(claim, str | Path):
         claim = Claim.load(claim)
-    known = suspect.tensors()
+    options = options or VerifyOptions()
+    if anchor is not None:
+        return examine_anchored(suspect, key, anchor, options, progress)
+    known, full_digest = suspect.tensors(), options.full_digest
     attempts = attempts_for(known, key, claim, tensors)
     if not attempts:
         placement = claim.placement if claim is not None else ()

@@ -4,6 +4,7 @@ from neuralmark.records import presenting
 from neuralmark.records.alignment import Alignment, BitsRead, TensorFate
 from neuralmark.records.claim import CLAIM_FORMAT, MAX_CLAIM, Claim
 from neuralmark.records.fields import MAX_RECORD, Fields, Record, load_json, to_json
+from neuralmark.records.lineage import LINEAGE_FORMAT, RELATED_SCORE, Kinship, Lineage
 from neuralmark.records.parts import (
     Coverage,
     Digest,
@@ -27,10 +28,12 @@ from neuralmark.records.verdict import (
 
 __all__ = [
     "CLAIM_FORMAT",
+    "LINEAGE_FORMAT",
     "MAX_CLAIM",
     "MAX_RECORD",
     "NOT_VERIFIED",
     "PUBLIC",
+    "RELATED_SCORE",
     "STATUSES",
     "UNPROVABLE",
     "UNPROVEN",
@@ -45,6 +48,8 @@ __all__ = [
     "Fields",
     "Gap",
     "Histogram",
+    "Kinship",
+    "Lineage",
     "PublicVerdict",
     "Record",
     "TensorFate",

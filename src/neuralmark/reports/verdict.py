@@ -17,6 +17,7 @@ from neuralmark.records import (
     TensorRead,
     Verdict,
 )
+from neuralmark.reports.alignment import alignment_section
 from neuralmark.reports.render import svg
 from neuralmark.reports.render.page import (
     chance_in_words,
@@ -62,6 +63,10 @@ _WORDS = {
     "prefix": (
         "by name, under a common prefix",
         "all names have one prefix more, or one less, than those the key was derived for",
+    ),
+    "anchor": (
+        "by likeness to the anchor",
+        "wherever they went; names, order and layout were not relied on",
     ),
     "search": ("by search", "no place was named, so the places where keys are put were looked at"),
     "stored": ("as stored", ""),
@@ -113,9 +118,11 @@ def verdict_page(verdict: Verdict | PublicVerdict, *, public: bool = False) -> s
 
 def _evidence(verdict: Verdict) -> tuple[str, ...]:
     """What belongs to the owner's and the judge's view only."""
+    went = alignment_section(verdict)
     if not verdict.tensors:
-        return _read(verdict), _key(verdict)
-    return _map(verdict), _margins(verdict), _radius(verdict), _read(verdict), _key(verdict)
+        return went, _read(verdict), _key(verdict)
+    read = _map(verdict), _margins(verdict), _radius(verdict), _read(verdict), _key(verdict)
+    return went, *read
 
 
 def _check_counts(verdict: Verdict) -> None:
@@ -290,7 +297,8 @@ def _read(verdict: Verdict) -> str:
     )
     if verdict.missing:
         gaps = [(code(gap.name), f"{gap.weights:,}", text(gap.why)) for gap in verdict.missing]
-        inner += paragraphs("Nothing was read for these tensors; zeros stand for them.")
+        stands = "the anchor stands" if verdict.mapping == "anchor" else "zeros stand"
+        inner += paragraphs(f"Nothing was read for these tensors; {stands} for them.")
         inner += table(("Name the key was derived for", "Weights", "Why"), gaps, name="Not read")
     inner += table(("Of", "Name", f"Digest ({digest.algorithm})"), digests, name="Digests")
     return section("What was read", inner)
