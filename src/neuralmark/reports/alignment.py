@@ -127,17 +127,17 @@ def _row(fate: TensorFate, top: float) -> str:
             (*parts, svg.label(_NAMES + 8, middle + 4, words, anchor="start", kind="tiny"))
         )
     parts.append(f'<path class="rule" stroke-width="3" d="M{before:.1f} {middle}H{after:.1f}"/>')
-    parts.append(
-        f'<rect class="fill c1" x="{before - 2.5:.1f}" y="{middle - 2.5:.1f}" width="5" height="5"/>'
-    )
-    parts.append(
-        f'<rect class="fill c0" x="{after - 4:.1f}" y="{middle - 4:.1f}" width="8" height="8"/>'
-    )
+    parts += [_square(before, middle, 5, 1), _square(after, middle, 8, 0)]
     words = ", ".join(fate.changes[:3]) or "unchanged"
     parts.append(
         svg.label(_NAMES + _SCALE + 12, middle + 4, words[:24], anchor="start", kind="tiny")
     )
     return "".join(parts)
+
+
+def _square(x: float, y: float, side: float, colour: int) -> str:
+    place = f'x="{x - side / 2:.1f}" y="{y - side / 2:.1f}"'
+    return f'<rect class="fill c{colour}" {place} width="{side}" height="{side}"/>'
 
 
 def _percent(share: float) -> str:
