@@ -58,7 +58,9 @@ def main(folder: Path) -> None:
     modes: tuple[Mode, ...] = ("loss", "gradient", "projection")
     early = {mode: attached(RANK, mode) for mode in modes}
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    mine = {mode: warned(partial(train, *early[mode])) for mode in modes}
+    mine: dict[str, list[str]] = {}
+    for mode in modes:
+        mine[mode] = warned(partial(train, *early[mode]))
     mine["attach"] = warned(lambda: attached(RANK))
     mine["same"] = warned(lambda: train(*attached(7)))
     mine["alone"] = warned(lambda: attached(RANK)) if RANK == 0 else []
