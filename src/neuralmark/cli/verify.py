@@ -57,7 +57,12 @@ EXIT_CODES = {"verified": 0, "unreadable": 3}
     metavar="N",
     help="Largest table of likenesses when weights are put back in order.",
 )
-@click.option("--full-digest", is_flag=True, help="Digest whole files, not only what was read.")
+@click.option(
+    "--full-digest/--no-full-digest",
+    default=None,
+    help="Take the SHA-256 of the whole files, as sha256sum prints it. By default with --report,"
+    " and for files of up to 64 MiB in all.",
+)
 @click.option("--owner", metavar="TEXT", help="Public label of the owner to show on the verdict.")
 @click.option(
     "--report",
@@ -82,7 +87,7 @@ def command(
     anchor: Path | None,
     effort: float,
     align_limit: int | None,
-    full_digest: bool,
+    full_digest: bool | None,
     owner: str | None,
     report: Path | None,
     public: bool,
@@ -103,7 +108,8 @@ def command(
         raise click.UsageError("--claim names the tensors already: give --claim or --tensor")
     key = options.load_key(key_file, passphrase_file)
     limit = ALIGN_LIMIT if align_limit is None else align_limit
-    wanted = VerifyOptions(anchor, effort, limit, full_digest)
+    whole = True if report and full_digest is None else full_digest
+    wanted = VerifyOptions(anchor, effort, limit, whole)
     with output.progress_bar() as progress:
         verdict = verify(
             model,

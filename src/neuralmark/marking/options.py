@@ -108,20 +108,22 @@ class VerifyOptions:
             fixed before anything is read; the rest is filled from the anchor.
         align_limit: The most entries that a table of likenesses may have; larger axes are not put
             in order.
-        full_digest: Whether to take the SHA-256 of whole files too.
+        full_digest: Whether to take the SHA-256 of whole files, which `sha256sum` prints, for
+            `Verdict.sha256`. None: if they have at most 64 MiB in all, since reading all of a
+            large model can take longer than looking for the mark.
 
     Raises:
         ParameterError: A value is out of range.
 
     Examples:
-        >>> neuralmark.VerifyOptions(effort=0.25).full_digest
-        False
+        >>> neuralmark.VerifyOptions(effort=0.25).full_digest is None
+        True
     """
 
     anchor: "Anchor | str | Path | None" = None
     effort: float = 1.0
     align_limit: int = ALIGN_LIMIT
-    full_digest: bool = False
+    full_digest: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""

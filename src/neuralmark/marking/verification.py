@@ -34,6 +34,9 @@ from neuralmark.records.alignment import ALIGNED, POSITION
 ANCHORED_TRIALS = 2
 """By position and aligned."""
 
+WHOLE_UP_TO = 64 << 20
+"""Bytes of files, in all, that a verdict digests whole unless told otherwise: some 50 ms."""
+
 
 def verify(
     model: str | Path,
@@ -49,8 +52,13 @@ def verify(
 
     With a claim or tensor names, only those tensors are read. Without, the list that `auto` would
     choose and every tensor that is large enough are tried, and the bound is corrected for all.
+    Whole files are digested if asked for; None: if that takes no time to speak of.
     """
+    options = options or VerifyOptions(full_digest=False)
     checkpoint = open_checkpoint(model).with_others()
+    if options.full_digest is None:
+        small = sum(file.stat().st_size for file in checkpoint.files()) <= WHOLE_UP_TO
+        options = replace(options, full_digest=small)
     before = checkpoint.stamps()
     verdict = examine(
         FileSuspect(checkpoint, str(model)),
@@ -87,7 +95,7 @@ def examine(
     options = options or VerifyOptions()
     if anchor is not None:
         return examine_anchored(suspect, key, anchor, options, progress)
-    known, full_digest = suspect.tensors(), options.full_digest
+    known, full_digest = suspect.tensors(), bool(options.full_digest)
     attempts = attempts_for(known, key, claim, tensors)
     if not attempts:
         placement = claim.placement if claim is not None else ()
@@ -116,7 +124,7 @@ def examine_anchored(
         unneeded = BitsRead(ALIGNED, None, "not needed")
         readings = (BitsRead(POSITION, placed.matched), unneeded)
         looked = Looked.at(suspect, [placed.attempt], trials=ANCHORED_TRIALS)
-        verdict = judge(placed, suspect, key, looked, full_digest=options.full_digest)
+        verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
         return replace(verdict, readings=readings)
     restoration = restore(suspect.weights(), anchor, options.aligning(), progress)
     aligned = _restored(restoration, key, anchor)
@@ -127,7 +135,7 @@ def examine_anchored(
     )
     if placed is not None and placed.matched > aligned.matched:
         looked = Looked.at(suspect, [placed.attempt], trials=ANCHORED_TRIALS)
-        verdict = judge(placed, suspect, key, looked, full_digest=options.full_digest)
+        verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
     else:
         looked = Looked.restored(suspect, anchor.placement, record.found, ANCHORED_TRIALS)
         verdict = judge_aligned(aligned, suspect, key, looked, record)
