@@ -102,6 +102,26 @@ def test_the_library_speaks_python() -> None:
     assert not found
 
 
+def test_reports_write_nothing() -> None:
+    """They are functions from records to pages; whoever calls them says where these go."""
+    writes = re.compile(r"neuralmark\.storage|\.(write|write_text|write_bytes|mkdir|open)\(")
+    for file in (SOURCE / "reports").rglob("*.py"):
+        assert not writes.search(file.read_text(encoding="utf-8")), file
+
+
+def test_signs_lead_somewhere() -> None:
+    """Pages, folders of tests and sections of the method that a module names are there."""
+    method = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+    for file in SOURCE.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert "METHOD" not in text, file
+        for path in re.findall(r"\b(?:docs|tests|benchmarks|examples)/[\w./-]*\w", text):
+            assert (ROOT / path).exists(), f"{file}: {path}"
+        for cited in re.findall(r"docs/method\.md, sections? ([\d and]+)", text):
+            for number in re.findall(r"\d+", cited):
+                assert f"\n## {number}. " in method, f"{file}: section {number}"
+
+
 def taken(file: Path) -> Iterator[str]:
     """Modules of the tests that a test imports, in its own code or in a script it holds."""
     text = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Fitting a key matrix to a model that carries no mark (METHOD, section 2).
+"""Fitting a key matrix to a model that carries no mark (docs/method.md, section 2).
 
 The proof of the published scheme takes K as random. A claimant may choose it: regress a K for which
 the read-out of nearly every watermark b gives b itself, whatever carriers b selects; then the hash

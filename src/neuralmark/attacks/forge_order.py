@@ -1,4 +1,4 @@
-"""Choosing the order of equal-shaped tensors under an honest key (METHOD, section 2).
+"""Choosing the order of equal-shaped tensors under an honest key (docs/method.md, section 2).
 
 With K fixed, the logits are a sum over the places of a list, each place adding what the tensor put
 there contributes. Which tensor goes where is a linear assignment problem: with a hundred tensors it

@@ -1,4 +1,4 @@
-"""The hashed filter: which weights carry the mark (METHOD, sections 1 and 2).
+"""The hashed filter: which weights carry the mark (docs/method.md, sections 1 and 2).
 
 Two filters grow from the watermark b alone, so nobody can choose them: `Stream`, a keystream
 without any period, and `Tiled`, the published one. Both say which carriers lie in any stretch of

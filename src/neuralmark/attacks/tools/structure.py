@@ -2,7 +2,7 @@
 
 The map is data only. A `Group` is a set of channels that may be moved about together: the tensors
 that make them and those that read them, each with the axis along which the channels lie. Every
-change that keeps the function is then a general procedure over groups (see `_changes`).
+change that keeps the function is then a general procedure over groups (see `changes`).
 """
 
 from collections.abc import Iterator
