@@ -15,7 +15,7 @@ from neuralmark.errors import ParameterError, ResultsError
 from neuralmark.lab import experiments
 from neuralmark.lab.execution import datasets
 from neuralmark.lab.execution.checks import check
-from neuralmark.lab.execution.devices import AUTO, CPU
+from neuralmark.lab.execution.devices import AUTO, CPU, Device
 from neuralmark.lab.execution.runner import DONE, RUNNING, WAITING, Board, carry_out
 from neuralmark.lab.execution.store import Store
 from neuralmark.lab.plan.preset import Preset, core_seconds, load_preset
@@ -46,7 +46,7 @@ class Means:
 
     jobs: int = 1
     engine: Literal["local", "ray"] = "local"
-    device: str = AUTO
+    device: Device = AUTO
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""

@@ -6,20 +6,21 @@ Pure functions from results to the card; `suite` runs the attacks.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 from neuralmark.attacks import name_of
-from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, Attack
+from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, Attack, AttackKind
 from neuralmark.attacks.engine import presenting
 from neuralmark.attacks.engine.launch import Result
 from neuralmark.core.key import MAX_BITS
-from neuralmark.records import STATUSES, VERIFIED, Fields, Record, Verdict
+from neuralmark.records import STATUSES, VERIFIED, Fields, Record, Status, Verdict
 from neuralmark.version import __version__
 
 CARD_FORMAT = "neuralmark-card/1"
-UNREADABLE = "unreadable"
+PointStatus = Literal[Status, "no-key"]
+UNREADABLE: Final = "unreadable"
 """Status where the marked tensors are gone, so that there is nothing to give a verdict on."""
-NO_KEY = "no-key"
+NO_KEY: Final = "no-key"
 """Status where a forger came back without a key."""
 
 
@@ -29,7 +30,7 @@ class CardPoint:
 
     strength: float
     settings: Mapping[str, Any]
-    status: str
+    status: PointStatus
     """Of the owner's key afterwards; of the forged key for an attack that forges one."""
     matched: int | None
     bits: int | None
@@ -51,7 +52,7 @@ class CardPoint:
         return cls(
             strength=given.number("strength"),
             settings=_table(given.raw("settings")),
-            status=given.one_of("status", (*STATUSES, NO_KEY)),
+            status=given.one_of("status", get_args(PointStatus)),
             matched=matched,
             bits=bits,
             held=given.flag("held"),
@@ -68,7 +69,7 @@ class CardRow:
 
     attack: str
     variant: str
-    kind: str
+    kind: AttackKind
     dial: str
     """Name of the setting that says how strong it is; empty: there is only one strength."""
     unit: str
@@ -169,7 +170,7 @@ class Skipped:
 class Before:
     """What of the verdict on the model as it came is on its card: no margins, no tensors."""
 
-    status: str
+    status: Status
     matched: int
     bits: int
     boundary: int | None
@@ -276,7 +277,7 @@ class Card(Record):
         """Sweeps that only look."""
         return self._of(TEST)
 
-    def _of(self, kind: str) -> tuple[CardRow, ...]:
+    def _of(self, kind: AttackKind) -> tuple[CardRow, ...]:
         return tuple(row for row in self.rows if row.kind == kind)
 
     def _repr_html_(self) -> str:
@@ -379,7 +380,7 @@ def make_row(sweep: Sequence[tuple[Attack, Result]]) -> CardRow:
 def make_point(attack: Attack, result: Result) -> CardPoint:
     """One result, judged from the owner's side."""
     after = result.after
-    missing = NO_KEY if attack.kind == KEY else UNREADABLE
+    missing: PointStatus = NO_KEY if attack.kind == KEY else UNREADABLE
     return CardPoint(
         strength=attack.strength,
         settings=jsonable(result.settings),
