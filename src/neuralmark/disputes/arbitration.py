@@ -82,7 +82,7 @@ def arbitrate(
 
     Args:
         claimants: The parties, each with a key of its own.
-        disputed: Path of the model that they dispute, where it is none of the exhibits.
+        disputed: Path of the model that they dispute, where it is not one of the exhibits.
         progress: Called with what is being done, bytes done, and bytes in all.
 
     Returns:

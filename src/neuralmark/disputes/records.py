@@ -107,7 +107,7 @@ class Party:
     stated_time: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a time that is none."""
+        """Refuse a text that is not a time."""
         if self.stated_time is not None:
             stated_time(self.stated_time)
 
@@ -259,7 +259,7 @@ class Ruling(Record):
         reasons: Why, in sentences.
         cautions: What the judge should keep in mind.
         parties: The claimants, with the public side of their keys.
-        disputed: The model in dispute, if it is none of the exhibits.
+        disputed: The model in dispute, if it is not one of the exhibits.
         cases: How each party stands against the criterion.
         sightings: What each key shows in each model.
         relations: How the models are related to each other.

@@ -52,7 +52,7 @@ def rule(
         parties: The claimants, with the public side of their keys.
         verdicts: By the party's name and the model's label; None where a mark has no place.
         relations: How the models are related to each other.
-        disputed: The model in dispute, if it is none of the exhibits.
+        disputed: The model in dispute, if it is not one of the exhibits.
 
     Returns:
         Who the owner is, or that it cannot be said, and why.
