@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from neuralmark import Key, Parameters, schemes
-from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.forge_fit import ForgeFit
 from neuralmark.attacks.forge_identity import ForgeIdentity
 from neuralmark.attacks.forge_learn import ForgeLearn

@@ -13,8 +13,9 @@ from torch import nn
 import neuralmark
 from neuralmark import Claim, Key
 from neuralmark.attacks import Attack, Data
-from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.finetune import Finetune
 from neuralmark.attacks.overwrite import Overwrite
 from neuralmark.attacks.rewrite import Rewrite

@@ -16,8 +16,9 @@ import neuralmark
 from neuralmark import Key, attacks
 from neuralmark.attacks import Attack
 from neuralmark.attacks.contract import KEY, TEST, WEIGHTS
-from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.errors import AttackError, MissingDataError, UnknownAttackError
 from tests.support.checks import one_line
 from tests.support.models import QUICK, gaussian

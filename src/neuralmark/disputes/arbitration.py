@@ -9,19 +9,11 @@ from itertools import combinations
 from pathlib import Path
 
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
-from neuralmark.disputes.records import (
-    ABSENT,
-    DISPUTED,
-    Party,
-    Ruling,
-    Shown,
-    check_name,
-    exhibit_of,
-    state_of,
-    stated_time,
-)
+from neuralmark.disputes.parties import DISPUTED, Party, Shown, check_name, exhibit_of, stated_time
+from neuralmark.disputes.records import Ruling
 from neuralmark.disputes.relations import Compared, Relation, relate
 from neuralmark.disputes.ruling import check_parties, rule, same_key
+from neuralmark.disputes.sightings import ABSENT, state_of
 from neuralmark.errors import (
     CheckpointError,
     ClaimMismatchError,

@@ -8,21 +8,10 @@ absent from its exhibit, the second would need it there.
 
 from collections.abc import Mapping, Sequence
 
-from neuralmark.disputes.records import (
-    ABSENT,
-    DISPUTED,
-    PRESENT,
-    TRACES,
-    UNPROVEN,
-    Case,
-    Party,
-    Ruling,
-    Shown,
-    Sighting,
-    check_name,
-    exhibit_of,
-)
+from neuralmark.disputes.parties import DISPUTED, Party, Shown, check_name, exhibit_of
+from neuralmark.disputes.records import Case, Ruling
 from neuralmark.disputes.relations import RELATED, Relation
+from neuralmark.disputes.sightings import ABSENT, PRESENT, TRACES, UNPROVEN, Sighting
 from neuralmark.errors import DisputeError
 from neuralmark.records import Verdict
 

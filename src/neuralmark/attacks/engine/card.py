@@ -1,17 +1,15 @@
 """The robustness card: what a mark withstood, and at which strength each attack undid it.
 
-Pure functions from results to the card; `suite` runs the attacks.
+A record like a verdict; `suite` runs the attacks, and `tally` makes the card of their results.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Final, Literal, Self, get_args
 
-from neuralmark.attacks import name_of
-from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, Attack, AttackKind
+from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, AttackKind
 from neuralmark.attacks.engine import presenting
-from neuralmark.attacks.engine.launch import Result
 from neuralmark.core.key import MAX_BITS
 from neuralmark.records import STATUSES, VERIFIED, Fields, Record, Status, Verdict
 from neuralmark.version import __version__
@@ -291,8 +289,9 @@ class Card(Record):
             Plain values, by name.
 
         Examples:
-            >>> verdict = neuralmark.verify("marked.safetensors", key)
-            >>> make_card(verdict, [], [], seed=0, seconds=0.0).to_dict()["format"]
+            >>> before = Before.of(neuralmark.verify("marked.safetensors", key))
+            >>> card = Card("marked.safetensors", key.fingerprint, before, (), (), 0, 0.0)
+            >>> card.to_dict()["format"]
             'neuralmark-card/1'
         """
         before = self.before
@@ -335,64 +334,6 @@ class Card(Record):
             seconds=given.number("seconds"),
             version=given.text("version"),
         )
-
-
-def make_card(
-    before: Verdict,
-    results: Iterable[tuple[Attack, Result]],
-    skipped: Sequence[Skipped],
-    *,
-    seed: int,
-    seconds: float,
-) -> Card:
-    """The card of results in the order of their sweeps."""
-    sweeps: dict[tuple[str, str], list[tuple[Attack, Result]]] = {}
-    for attack, result in results:
-        sweeps.setdefault((name_of(attack), attack.variant), []).append((attack, result))
-    return Card(
-        model=before.model,
-        fingerprint=before.fingerprint,
-        before=Before.of(before),
-        rows=tuple(map(make_row, sweeps.values())),
-        skipped=tuple(skipped),
-        seed=seed,
-        seconds=seconds,
-    )
-
-
-def make_row(sweep: Sequence[tuple[Attack, Result]]) -> CardRow:
-    """One sweep's row."""
-    attack = sweep[0][0]
-    verdicts = [result.after for _, result in sweep if result.after is not None]
-    return CardRow(
-        attack=name_of(attack),
-        variant=attack.variant,
-        kind=attack.kind,
-        dial=attack.dial,
-        unit=attack.unit(),
-        summary=attack.summary,
-        expects=attack.expects,
-        boundary=verdicts[0].boundary if verdicts else None,
-        points=tuple(make_point(each, result) for each, result in sweep),
-    )
-
-
-def make_point(attack: Attack, result: Result) -> CardPoint:
-    """One result, judged from the owner's side."""
-    after = result.after
-    missing: PointStatus = NO_KEY if attack.kind == KEY else UNREADABLE
-    return CardPoint(
-        strength=attack.strength,
-        settings=jsonable(result.settings),
-        status=missing if after is None else after.status,
-        matched=None if after is None else after.matched,
-        bits=None if after is None else after.bits,
-        held=result.held,
-        change=result.change if math.isfinite(result.change) else None,
-        seconds=result.seconds,
-        note=result.note or result.unreadable,
-        figures=jsonable(result.figures),
-    )
 
 
 def _table(value: Any) -> dict[str, Any]:
