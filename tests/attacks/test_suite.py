@@ -348,7 +348,7 @@ def test_the_environment_is_put_back(marked: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     before = dict(os.environ)
-    attacks.suite(marked, KEY, options=attacks.SuiteOptions(SuiteOptions(only=["shift"], jobs=2)))
+    attacks.suite(marked, KEY, options=attacks.SuiteOptions(only=["shift"], jobs=2))
     assert dict(os.environ) == before
 
 
