@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import neuralmark.torchvision_loading  # isort: skip - first: transformers imports torchvision
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -209,7 +208,9 @@ def quality(model: nn.Module, name: str, data: Path) -> float:
     model.eval()
     if task == "images":
         found = images(data)
-        return float((scores(model, found.test_inputs).argmax(1) == found.test_labels).float().mean() * 100)
+        return float(
+            (scores(model, found.test_inputs).argmax(1) == found.test_labels).float().mean() * 100
+        )
     blocks = text(data)
     test = blocks[len(blocks) * 9 // 10 :][:200]
     if task == "text":

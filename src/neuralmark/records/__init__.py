@@ -23,6 +23,7 @@ from neuralmark.records.verdict import (
     VERDICT_FORMAT,
     VERIFIED,
     PublicVerdict,
+    Status,
     Verdict,
 )
 
@@ -52,6 +53,7 @@ __all__ = [
     "Lineage",
     "PublicVerdict",
     "Record",
+    "Status",
     "TensorFate",
     "TensorRead",
     "Verdict",
