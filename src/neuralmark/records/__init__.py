@@ -4,6 +4,7 @@ from neuralmark.records import presenting
 from neuralmark.records.claim import CLAIM_FORMAT, MAX_CLAIM, Claim
 from neuralmark.records.fields import MAX_RECORD, Fields, Record, load_json, to_json
 from neuralmark.records.parts import (
+    ClaimedAnchor,
     Coverage,
     Digest,
     Gap,
@@ -37,6 +38,7 @@ __all__ = [
     "VERDICT_FORMAT",
     "VERIFIED",
     "Claim",
+    "ClaimedAnchor",
     "Coverage",
     "Digest",
     "Fields",
