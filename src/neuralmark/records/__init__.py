@@ -6,6 +6,7 @@ from neuralmark.records.claim import CLAIM_FORMAT, MAX_CLAIM, Claim
 from neuralmark.records.fields import MAX_RECORD, Fields, Record, load_json, to_json
 from neuralmark.records.lineage import LINEAGE_FORMAT, RELATED_SCORE, Kinship, Lineage
 from neuralmark.records.parts import (
+    ClaimedAnchor,
     Coverage,
     Digest,
     Gap,
@@ -44,6 +45,7 @@ __all__ = [
     "Alignment",
     "BitsRead",
     "Claim",
+    "ClaimedAnchor",
     "Coverage",
     "Digest",
     "Fields",
