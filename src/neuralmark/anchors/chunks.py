@@ -55,6 +55,15 @@ def read_public(path: Path, *, links: bool = True) -> PublicHeader:
         return _public(path, file)
 
 
+def is_anchor(path: Path) -> bool:
+    """Whether a file begins as an anchor does; folders and what cannot be read are none."""
+    try:
+        with _opened(path) as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (AnchorError, OSError):
+        return False
+
+
 @contextmanager
 def _opened(path: Path, *, links: bool = True) -> Iterator[BinaryIO]:
     """A plain file to read: never waits for a pipe, follows no link unless it may."""

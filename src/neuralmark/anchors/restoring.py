@@ -16,7 +16,8 @@ from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEnt
 from neuralmark.anchors.cleaning import clean
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.factors import rescaled
-from neuralmark.anchors.locating import Located, SuspectWeights, locate
+from neuralmark.anchors.locating import Located, locate
+from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.moves import Move, Moves, moved
 from neuralmark.records.alignment import Alignment, TensorFate
 from neuralmark.structures.structure import Array
@@ -148,8 +149,8 @@ class Restoration:
         aligned = self._aligned.get(entry.name)
         if aligned is None:
             axes = entry.shape[:2]
-            return located, tuple(map(Move.same, axes)), located.view.changes
-        return located, aligned.moves, (*located.view.changes, *aligned.changes)
+            return located, tuple(map(Move.same, axes)), located.changes
+        return located, aligned.moves, (*located.changes, *aligned.changes)
 
     def _filled(self, entry: AnchorEntry, anchor: Array, why: str) -> RestoredTensor:
         sought, located = entry.name in self._sought, self._located.get(entry.name)

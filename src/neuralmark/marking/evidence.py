@@ -6,8 +6,9 @@ from typing import Any
 
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import anchor_from_original
-from neuralmark.anchors.sealed import is_anchor, open_anchor
-from neuralmark.errors import AnchorError
+from neuralmark.anchors.chunks import is_anchor
+from neuralmark.anchors.sealed import load_anchor
+from neuralmark.errors import AnchorMismatchError, ParameterError
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import check_claim
 from neuralmark.marking.claiming import anchor_beside, claims_beside
@@ -42,7 +43,7 @@ def evidence_for(
     if found is None and given is not None and given.anchor is not None:
         near = Path(claim) if isinstance(claim, str | Path) else None
         place = anchor_beside(near if near is not None else Path(model) if beside else None, given)
-        found = None if place is None else open_anchor(place, key)
+        found = None if place is None else load_anchor(place, key, links=False)
     return Evidence(given, checked(found, given), beside and given is not None)
 
 
@@ -50,18 +51,25 @@ def _anchor(given: Any, key: Key, claim: Claim | None) -> Anchor | None:
     if given is None or isinstance(given, Anchor):
         return given
     if not isinstance(given, str | Path):
-        raise AnchorError(f"an anchor is a file or an Anchor, not a {type(given).__name__}")
+        raise ParameterError(f"an anchor is a file or an Anchor, not a {type(given).__name__}")
     path = Path(given)
-    return open_anchor(path, key) if is_anchor(path) else anchor_from_original(path, claim)
+    if is_anchor(path):
+        return load_anchor(path, key)
+    if claim is None:
+        raise AnchorMismatchError(
+            f"{path}: is no anchor file; the unmarked original can stand for one only beside the"
+            " claim, which says what was marked: give claim=..."
+        )
+    return anchor_from_original(path, claim)
 
 
 def checked(anchor: Anchor | None, claim: Claim | None) -> Anchor | None:
     """Refuse an anchor that is not the claim's."""
     if anchor is None or claim is None:
         return anchor
-    wanted = "" if claim.anchor is None else claim.anchor.digest
+    wanted = "" if claim.anchor is None else claim.anchor.bytes.hex()
     if anchor.digest.hex() != wanted:
-        raise AnchorError(
+        raise AnchorMismatchError(
             "this is not the anchor of the claim: their digests differ; give the anchor that was"
             " written with the claim, or leave one of them out"
         )

@@ -18,18 +18,16 @@ from neuralmark.anchors.aligning.contract import TOO_LARGE, Aligned
 from neuralmark.anchors.aligning.grouped import align_groups
 from neuralmark.anchors.aligning.single import align_single
 from neuralmark.anchors.anchor import Anchor
+from neuralmark.anchors.effort import ALIGN_LIMIT
 from neuralmark.errors import AlignLimitError
 from neuralmark.structures.structure import Weights
-
-DEFAULT_LIMIT = 1 << 28
-"""Channels of the anchor times channels of the suspect that are compared along one axis."""
 
 _ALIKE = 0.9
 """A tensor that is so alike is not looked at again without the others."""
 
 
 def align(
-    suspects: Weights, anchor: Anchor, names: Collection[str], limit: int = DEFAULT_LIMIT
+    suspects: Weights, anchor: Anchor, names: Collection[str], limit: int = ALIGN_LIMIT
 ) -> dict[str, Aligned]:
     """The moves of each of these tensors, by whichever way makes it likest to the anchor.
 
