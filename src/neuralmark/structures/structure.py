@@ -128,6 +128,25 @@ class ResidualStream:
 
 
 @dataclass(frozen=True)
+class Vocabulary:
+    """Where the tokens of a language model lie: they may be numbered anew, with their tokenizer."""
+
+    size: int
+    inputs: tuple[Side, ...]
+    """Embeddings of what comes in."""
+    outputs: tuple[Side, ...] = ()
+    """The layer whose outputs are scores of tokens; none where the model does something else."""
+
+    def sides(self) -> tuple[Side, ...]:
+        """Everything that moves when tokens move."""
+        return (*self.inputs, *self.outputs)
+
+    def tensors(self) -> set[str]:
+        """Names of all tensors it touches."""
+        return {side.tensor for side in self.sides()}
+
+
+@dataclass(frozen=True)
 class Structure:
     """What is known of a model: groups of channels, spaces inside heads, the residual stream."""
 
@@ -137,3 +156,4 @@ class Structure:
     stream: ResidualStream | None = None
     notes: tuple[str, ...] = ()
     """What had to be left out, and why."""
+    vocabulary: Vocabulary | None = None

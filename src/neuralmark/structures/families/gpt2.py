@@ -8,7 +8,16 @@ import re
 
 from neuralmark.errors import UnknownFamilyError
 from neuralmark.structures.book import Book, Hints
-from neuralmark.structures.structure import HEADS, STREAM, Group, Pair, Producer, Side, Structure
+from neuralmark.structures.structure import (
+    HEADS,
+    STREAM,
+    Group,
+    Pair,
+    Producer,
+    Side,
+    Structure,
+    Vocabulary,
+)
 
 _LAYER = re.compile(r"(transformer\.)?h\.(\d+)\.attn\.c_attn\.weight$")
 _BUFFERS = re.compile(r".*\.attn\.(bias|masked_bias)$")
@@ -40,7 +49,8 @@ def recognise(book: Book, hints: Hints) -> Structure | None:
         notes.append("residual stream left alone: the layer that reads it is not in the file")
     also = [n for n in book.shapes if _BUFFERS.match(n)] + [f"{x}.attn.c_attn.bias" for x in layers]
     also += [f"{layer}.attn.c_attn.weight" for layer in layers]
-    structure = Structure("GPT-2", (*groups, stream), tuple(pairs), None, tuple(notes))
+    tokens = _vocabulary(book, prefix)
+    structure = Structure("GPT-2", (*groups, stream), tuple(pairs), None, tuple(notes), tokens)
     return book.require_all(structure, also)
 
 
@@ -112,3 +122,10 @@ def _stream(book: Book, prefix: str, layers: list[str], width: int) -> Group:
         kind=STREAM,
         movable=bool(prefix or heads),
     )
+
+
+def _vocabulary(book: Book, prefix: str) -> Vocabulary:
+    """Tokens: the embeddings, and the output layer where there is one."""
+    scores = book.maker("lm_head") if book.has("lm_head.weight") else []
+    size = book.shapes[f"{prefix}wte.weight"][0]
+    return Vocabulary(size, (book.side(f"{prefix}wte.weight", 0),), tuple(scores))

@@ -18,6 +18,7 @@ from neuralmark.structures.structure import (
     ResidualStream,
     Side,
     Structure,
+    Vocabulary,
 )
 
 _LAYER = re.compile(r"(model\.)?layers\.(\d+)\.self_attn\.q_proj\.weight$")
@@ -50,7 +51,8 @@ def recognise(book: Book, hints: Hints) -> Structure | None:
         notes.append("residual stream left alone: the layer that reads it is not in the file")
     stream, why = _stream(book, prefix, layers, group)
     notes += [why] if why else []
-    structure = Structure("Llama", (*groups, group), tuple(pairs), stream, tuple(notes))
+    tokens = _vocabulary(book, prefix)
+    structure = Structure("Llama", (*groups, group), tuple(pairs), stream, tuple(notes), tokens)
     also = [name for name in book.shapes if _FIXED.match(name)]
     also += [f"{x}.{part}.bias" for x in layers for part in _ATTENTION]
     return book.require_all(structure, also)
@@ -170,3 +172,10 @@ def _stream(
     return ResidualStream(
         group.size, (*group.producers[0].sides, *group.consumers), tuple(folds)
     ), ""
+
+
+def _vocabulary(book: Book, prefix: str) -> Vocabulary:
+    """Tokens: the embeddings, and the output layer where there is one."""
+    scores = book.maker("lm_head") if book.has("lm_head.weight") else []
+    size = book.shapes[f"{prefix}embed_tokens.weight"][0]
+    return Vocabulary(size, (book.side(f"{prefix}embed_tokens.weight", 0),), tuple(scores))
