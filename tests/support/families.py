@@ -1,4 +1,4 @@
-"""Tiny transformers of every family that is known, with the names that their libraries give them."""
+"""Tiny transformers of every family that is known, named as their libraries name them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +48,7 @@ def vision(name: str) -> nn.Module:
 
 def torchvision_vit() -> nn.Module:
     """torchvision's ViT."""
-    from torchvision.models import VisionTransformer
+    from torchvision.models import VisionTransformer  # type: ignore[import-untyped]
 
     torch.manual_seed(1)
     model = VisionTransformer(

@@ -29,7 +29,7 @@ _READERS = ("qa_outputs", "score")
 
 
 @dataclass
-class _Open:
+class _Walked:
     """The residual stream and what lies behind it, while the model is walked."""
 
     writers: list[Side]
@@ -103,8 +103,8 @@ def _mlp(book: Book, layer: str) -> Group:
     return Group(f"{layer}.mlp", size, (made,), (book.side(f"{layer}.output.dense.weight", 1),))
 
 
-def _body(book: Book, prefix: str, layers: list[str]) -> _Open:
-    walk = _Open([book.side(f"{prefix}{name}.weight", 1) for name in _EMBEDDINGS])
+def _body(book: Book, prefix: str, layers: list[str]) -> _Walked:
+    walk = _Walked([book.side(f"{prefix}{name}.weight", 1) for name in _EMBEDDINGS])
     walk.riders += book.maker(f"{prefix}embeddings.LayerNorm")
     for layer in layers:
         for part in ("attention.output.dense", "output.dense"):
@@ -116,7 +116,7 @@ def _body(book: Book, prefix: str, layers: list[str]) -> _Open:
     return walk
 
 
-def _pooler(book: Book, prefix: str, walk: _Open) -> None:
+def _pooler(book: Book, prefix: str, walk: _Walked) -> None:
     """The pooled output, and what reads it; RoBERTa's classifier has the same in itself."""
     pairs = ((f"{prefix}pooler.dense", ("classifier", "cls.seq_relationship")),)
     for made, readers in (*pairs, ("classifier.dense", ("classifier.out_proj",))):
@@ -130,7 +130,7 @@ def _pooler(book: Book, prefix: str, walk: _Open) -> None:
         walk.groups.append(Group(made, size, (maker,), tuple(reads), movable=bool(reads)))
 
 
-def _words(book: Book, embedding: str, names: tuple[str, str, str], walk: _Open) -> None:
+def _words(book: Book, embedding: str, names: tuple[str, str, str], walk: _Walked) -> None:
     """Guessing masked words: behind a layer of its own, with the embeddings or a decoder."""
     dense, norm, head = names
     if not book.has(f"{dense}.weight"):
@@ -153,7 +153,7 @@ def _words(book: Book, embedding: str, names: tuple[str, str, str], walk: _Open)
     walk.ends += biases
 
 
-def _labels(book: Book, prefix: str, walk: _Open) -> None:
+def _labels(book: Book, prefix: str, walk: _Walked) -> None:
     """Layers that read the stream itself."""
     readers = _READERS if book.has(f"{prefix}pooler.dense.weight") else (*_READERS, "classifier")
     for name in readers:
