@@ -2,8 +2,8 @@
 
 A move is a gather (each channel of the anchor is a channel of the suspect, times a factor), with
 mixtures inside runs of it (rotated heads), or a matrix (each channel of the anchor is a mixture of
-the suspect's: a rotated stream, channels that were split). Channels of the anchor that the suspect does not have are all zeros, and `found`
-says which are there.
+the suspect's: a rotated stream, channels that were split). Channels of the anchor that the suspect
+does not have are all zeros, and `found` says which are there.
 """
 
 from collections.abc import Sequence
