@@ -37,6 +37,7 @@ NeuralMarkError
     │   ├── UnsafeError            would leave its folder, exhaust memory, or need its code run
     │   ├── UnreadableError        its weights are stored in a form that cannot be read
     │   └── InterruptedEmbedError  an in-place embedding was cut short; recover first
+    ├── AlignLimitError            too many channels to put back in order within the limit
     └── NonFiniteError             NaN or infinity where the mark is read
 """
 
@@ -197,6 +198,10 @@ class UnreadableError(CheckpointError):
 
 class InterruptedEmbedError(CheckpointError):
     """An in-place embedding was cut short; the file must be recovered first."""
+
+
+class AlignLimitError(InputError):
+    """More channels than the stated limit allows to compare; the message says what would do."""
 
 
 class NonFiniteError(InputError):

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
 
+import numpy as np
+
 from neuralmark.core.key import Placement
 from neuralmark.errors import UnknownFamilyError
-from neuralmark.structures.structure import Array, Structure
+from neuralmark.structures.structure import Array, Indices, Structure
 
 ALIGNER_VERSION = 1
 """Part of every anchor: another aligner would put the same suspect into another order."""
@@ -35,6 +37,12 @@ class AnchorEntry:
     def kept_shape(self) -> tuple[int, ...]:
         """The shape of what is kept."""
         return self.shape if self.rows is None else (self.rows, *self.shape[1:])
+
+    @property
+    def kept_rows(self) -> Indices:
+        """Which rows of the original are kept, in order."""
+        rows = self.shape[0] if self.rows is None else self.rows
+        return np.arange(rows) * self.shape[0] // max(rows, 1)
 
 
 @dataclass(frozen=True)
