@@ -123,7 +123,7 @@ def make_up(table: Table, groups: Sequence[Group], group: Group, gone: Indices) 
     The average follows from the batch norm before a ReLU; elsewhere nothing is known.
     """
     norm = group.producers[0].norm
-    if group.activation != RELU or len(group.producers) > 1 or norm is None:
+    if not len(gone) or group.activation != RELU or len(group.producers) > 1 or norm is None:
         return 0
     mean, _ = _moments(table, norm)
     done = 0

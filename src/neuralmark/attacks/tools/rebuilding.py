@@ -172,6 +172,19 @@ def renumber(work: Work, share: float) -> Touched:
     return 1, len(chosen)
 
 
+def narrow(work: Work, share: float, *, compensate: bool = True) -> Touched:
+    """The least important channels go; the function does not stay quite the same."""
+    places, gone = work.places(growing.resizable), 0
+    for i in places:
+        group = work.groups[i]
+        chosen = growing.least_important(work.table, group, share)
+        if compensate:
+            growing.make_up(work.table, work.groups, group, chosen)
+        work.groups[i] = growing.remove(work.table, group, chosen)
+        gone += len(chosen)
+    return len(places), gone
+
+
 def everything(work: Work, dummies: float) -> Touched:
     """Dummies come in, everything is permuted, rescaled, flipped and rotated."""
     done = [dummy(work, dummies)] if dummies else []
