@@ -354,8 +354,9 @@ def test_the_environment_is_put_back(marked: Path, monkeypatch: pytest.MonkeyPat
 SCRIPT = """
 import sys
 from neuralmark import Key, attacks, errors
+options = attacks.SuiteOptions(only=["shift"], jobs=2)
 try:
-    attacks.suite(sys.argv[1], Key.load(sys.argv[2]), only=["shift"], jobs=2)
+    attacks.suite(sys.argv[1], Key.load(sys.argv[2]), options)
 except errors.AttackError as error:
     print(error)
 """

@@ -275,8 +275,10 @@ def begun_again(
     """Whether an attack does all its steps, and ends as one that keeps nothing."""
     model, watch = model or normed(), Watch()
     given = {"data": data(), **more}
-    found = launch(attack, model, options=LaunchOptions(keep=keep), progress=watch, **given)  # type: ignore[arg-type]
-    assert same(found, launch(attack, model, **given))  # type: ignore[arg-type]
+    plain = LaunchOptions(seed=given.pop("seed", 0))
+    keeping = replace(plain, keep=keep)
+    found = launch(attack, model, options=keeping, progress=watch, **given)  # type: ignore[arg-type]
+    assert same(found, launch(attack, model, options=plain, **given))  # type: ignore[arg-type]
     return watch.steps == list(range(1, 9)) and found.earlier == 0
 
 
