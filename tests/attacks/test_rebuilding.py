@@ -14,7 +14,7 @@ from neuralmark.attacks.engine.options import LaunchOptions  # noqa: E402
 from neuralmark.attacks.engine.subject import subject_of  # noqa: E402
 from neuralmark.attacks.restructure import Restructure  # noqa: E402
 from neuralmark.attacks.tools import growing  # noqa: E402
-from neuralmark.attacks.tools.rebuilding import Work  # noqa: E402
+from neuralmark.attacks.tools.rebuilding import Rebuilding  # noqa: E402
 from tests.support import architectures as models  # noqa: E402
 
 
@@ -176,7 +176,7 @@ def test_tokens_may_be_renumbered_twice() -> None:
 def test_rows_that_make_a_channel_may_be_shared_out_where_all_is_linear() -> None:
     model, given = models.llama(), models.tokens()
     weights = subject_of(model).weights
-    work = Work.on(Scene(weights, tuple(weights), np.random.default_rng(0), model), 0)
+    work = Rebuilding.on(Scene(weights, tuple(weights), np.random.default_rng(0), model), 0)
     assert work.grow(growing.resizable, growing.split_makers, 6) == (2, 12)
     changed = work.outcome(Scene(weights, (), work.rng, model), "", {}).model
     assert changed is not None
@@ -191,7 +191,7 @@ def test_rows_that_make_a_channel_may_be_shared_out_where_all_is_linear() -> Non
 
 def test_rows_behind_a_relu_are_not_shared_out() -> None:
     weights = subject_of(vgg()).weights
-    work = Work.on(Scene(weights, tuple(weights), np.random.default_rng(0)), 0)
+    work = Rebuilding.on(Scene(weights, tuple(weights), np.random.default_rng(0)), 0)
     assert work.grow(growing.resizable, growing.split_makers, 6)[1] == 0
 
 

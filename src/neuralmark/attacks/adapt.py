@@ -15,7 +15,7 @@ import numpy as np
 
 from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, Weights, option
 from neuralmark.attacks.tools import equalising, growing, rebuilding
-from neuralmark.attacks.tools.rebuilding import Work
+from neuralmark.attacks.tools.rebuilding import Rebuilding
 from neuralmark.structures.structure import Vocabulary
 
 
@@ -23,9 +23,7 @@ from neuralmark.structures.structure import Vocabulary
 class Adapt(Attack):
     """All that hurts an alignment, at once, then noise."""
 
-    summary: ClassVar[str] = (
-        "hide the mark from an owner who aligns: channels made alike, all at once"
-    )
+    summary: ClassVar[str] = "make channels alike, rebuild everything, then noise"
     expects: ClassVar[str] = "cannot be read by position; with the anchor the network is gone first"
     dial: ClassVar[str] = "amount"
 
@@ -51,7 +49,7 @@ class Adapt(Attack):
 
     def run(self, scene: Scene) -> Outcome:
         """Damage first, then rebuild, then noise."""
-        work = Work.on(scene, self.heads)
+        work = Rebuilding.on(scene, self.heads)
         gone = rebuilding.narrow(work, self.narrow)[1] if self.narrow else 0
         tokens = work.structure.vocabulary
         words = set() if tokens is None else tokens.tensors()
@@ -70,7 +68,7 @@ class Adapt(Attack):
         notes = [f"{work.structure.family}: {len(work.groups)} groups", *work.structure.notes]
         return work.outcome(scene, "; ".join(notes), {"removed": float(gone)})
 
-    def _grow(self, work: Work) -> None:
+    def _grow(self, work: Rebuilding) -> None:
         rebuilding.split(work, self.copies)
         work.grow(growing.resizable, growing.split_makers, self.copies)
         rebuilding.duplicate(work, self.copies)

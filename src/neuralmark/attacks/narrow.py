@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from neuralmark.attacks.contract import Attack, Outcome, Scene, option
 from neuralmark.attacks.tools import rebuilding
-from neuralmark.attacks.tools.rebuilding import Work
+from neuralmark.attacks.tools.rebuilding import Rebuilding
 from neuralmark.errors import AttackError
 
 
@@ -32,7 +32,7 @@ class Narrow(Attack):
 
     def run(self, scene: Scene) -> Outcome:
         """Recognise the structure, remove what matters least beside the targets."""
-        work = Work.on(scene, 0)
+        work = Rebuilding.on(scene, 0)
         touched, gone = rebuilding.narrow(work, self.share, compensate=self.compensate)
         structure = work.structure
         if not touched:

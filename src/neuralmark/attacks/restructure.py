@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from neuralmark.attacks.contract import Attack, Outcome, Scene, option
 from neuralmark.attacks.tools import rebuilding
-from neuralmark.attacks.tools.rebuilding import Touched, Work
+from neuralmark.attacks.tools.rebuilding import Touched, Rebuilding
 from neuralmark.errors import AttackError, ParameterError
 from neuralmark.structures.structure import Structure
 
@@ -21,7 +21,7 @@ PERMUTE, RESCALE, FLIP, DUMMY, ROTATE = "permute", "rescale", "flip", "dummy", "
 SPLIT, DUPLICATE, VOCABULARY, EQUALISE = "split", "duplicate", "vocabulary", "equalise"
 ALL = "all"
 
-WAYS: dict[str, Callable[[Work, float], Touched]] = {
+WAYS: dict[str, Callable[[Rebuilding, float], Touched]] = {
     PERMUTE: rebuilding.permute,
     RESCALE: rebuilding.rescale,
     FLIP: rebuilding.flip,
@@ -117,7 +117,7 @@ class Restructure(Attack):
 
     def run(self, scene: Scene) -> Outcome:
         """Recognise the structure, change what touches the targets."""
-        work = Work.on(scene, self.heads)
+        work = Rebuilding.on(scene, self.heads)
         touched, channels = WAYS[self.how](work, self.amount)
         structure = work.structure
         if not touched:

@@ -22,7 +22,7 @@ Touched = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class Rebuilding:
     """A network that is being rebuilt: its map, the tensors it is meant for, and its table."""
 
     structure: Structure
@@ -35,7 +35,7 @@ class Work:
     """The new number of every token, for each time that they were numbered anew."""
 
     @classmethod
-    def on(cls, scene: Scene, heads: int) -> "Work":
+    def on(cls, scene: Scene, heads: int) -> "Rebuilding":
         """Recognise the structure of a scene's model."""
         from neuralmark.structures import structure_of
 
@@ -81,7 +81,7 @@ class Work:
         return len(places), added
 
 
-def permute(work: Work, share: float) -> Touched:
+def permute(work: Rebuilding, share: float) -> Touched:
     """Channels and heads change places."""
     groups = work.each(lambda group: group.movable and group.size > 1)
     channels = 0
@@ -92,7 +92,7 @@ def permute(work: Work, share: float) -> Touched:
     return len(groups), channels
 
 
-def rescale(work: Work, reach: float) -> Touched:
+def rescale(work: Rebuilding, reach: float) -> Touched:
     """Channels grow and shrink."""
     normed = work.each(lambda group: any(m.norm and m.norm.direct for m in group.producers))
     for group in normed:
@@ -104,31 +104,31 @@ def rescale(work: Work, reach: float) -> Touched:
     return len(touched), sum(touched.values())
 
 
-def flip(work: Work, share: float) -> Touched:
+def flip(work: Rebuilding, share: float) -> Touched:
     """Channels turn their signs."""
     groups = work.each(lambda _: True)
     turned = [changes.flip(work.table, group, work.rng, share) for group in groups]
     return sum(1 for count in turned if count), sum(turned)
 
 
-def dummy(work: Work, count: float) -> Touched:
+def dummy(work: Rebuilding, count: float) -> Touched:
     """Channels come in that do nothing."""
     return work.grow(
         lambda group: group.kind == HIDDEN and group.movable, changes.add_dummies, count
     )
 
 
-def split(work: Work, count: float) -> Touched:
+def split(work: Rebuilding, count: float) -> Touched:
     """Channels become several that add up."""
     return work.grow(growing.resizable, growing.split, count)
 
 
-def duplicate(work: Work, count: float) -> Touched:
+def duplicate(work: Rebuilding, count: float) -> Touched:
     """Channels get near-duplicates that cancel each other."""
     return work.grow(growing.resizable, growing.add_decoys, count)
 
 
-def rotate(work: Work, share: float) -> Touched:
+def rotate(work: Rebuilding, share: float) -> Touched:
     """Heads are given other axes, and so are streams that are normed by their length only."""
     pairs = [pair for pair in work.structure.pairs if pair.tensors() & work.target]
     if pairs:
@@ -144,7 +144,7 @@ def rotate(work: Work, share: float) -> Touched:
     return touched, channels
 
 
-def equalise(work: Work, extent: float) -> Touched:
+def equalise(work: Rebuilding, extent: float) -> Touched:
     """Channels get equal norms, and heads axes of equal size."""
     touched: dict[str, int] = {}
     step = 1 - (1 - extent) ** (1 / _ROUNDS)
@@ -159,7 +159,7 @@ def equalise(work: Work, extent: float) -> Touched:
     return len(touched), sum(touched.values())
 
 
-def renumber(work: Work, share: float) -> Touched:
+def renumber(work: Rebuilding, share: float) -> Touched:
     """Tokens get other numbers; their tokenizer has to be renumbered alike."""
     tokens = work.structure.vocabulary
     if tokens is None or not tokens.tensors() & work.target:
@@ -172,7 +172,7 @@ def renumber(work: Work, share: float) -> Touched:
     return 1, len(chosen)
 
 
-def narrow(work: Work, share: float, *, compensate: bool = True) -> Touched:
+def narrow(work: Rebuilding, share: float, *, compensate: bool = True) -> Touched:
     """The least important channels go; the function does not stay quite the same."""
     places, gone = work.places(growing.resizable), 0
     for i in places:
@@ -185,7 +185,7 @@ def narrow(work: Work, share: float, *, compensate: bool = True) -> Touched:
     return len(places), gone
 
 
-def everything(work: Work, dummies: float) -> Touched:
+def everything(work: Rebuilding, dummies: float) -> Touched:
     """Dummies come in, everything is permuted, rescaled, flipped and rotated."""
     done = [dummy(work, dummies)] if dummies else []
     done += [permute(work, 1.0), rescale(work, _REACH), flip(work, 1.0), rotate(work, 1.0)]
