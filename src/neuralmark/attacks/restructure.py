@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from neuralmark.attacks.contract import Attack, Outcome, Scene, option
 from neuralmark.attacks.tools import rebuilding
-from neuralmark.attacks.tools.rebuilding import Touched, Rebuilding
+from neuralmark.attacks.tools.rebuilding import Rebuilding, Touched
 from neuralmark.errors import AttackError, ParameterError
 from neuralmark.structures.structure import Structure
 
