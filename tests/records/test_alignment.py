@@ -6,9 +6,7 @@ from neuralmark.errors import RecordError
 from neuralmark.records import Alignment, BitsRead, Fields, Kinship, Lineage, TensorFate
 
 FATE = TensorFate("a.weight", "b.weight[0:4]", 0.02, 0.97, 0.5, ("renamed", "permuted"))
-TOLD = Alignment(
-    "ab" * 64, 1, (FATE,), found=0.5, likeness=0.97, notes=("a: rank 4",), seconds=1.5
-)
+TOLD = Alignment("ab" * 64, 1, (FATE,), found=0.5, likeness=0.97, notes=("a: rank 4",), seconds=1.5)
 
 
 def test_an_alignment_comes_back() -> None:

@@ -67,7 +67,7 @@ def names() -> list[str]:
 
     Examples:
         >>> [name for name in neuralmark.attacks.names() if name.startswith("n")]
-        ['noise', 'nullspace']
+        ['narrow', 'noise', 'nullspace']
     """
     return _attacks.names()
 

@@ -17,7 +17,7 @@ from neuralmark.records import Claim
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a look at a suspect is guided by. Nothing in it is trusted: the key is derived from it."""
+    """What guides a look at a suspect. Nothing in it is trusted: the key is derived from it."""
 
     claim: Claim | None = None
     anchor: Anchor | None = None

@@ -99,7 +99,8 @@ def launch(
     options = options_of(LaunchOptions, options)
     bookmark, others, seed = _bookmark(options.keep), options.others, options.seed
     subject = subject_of(model)
-    _require(attack, subject, data, others)
+    for part in attack.parts:
+        _require(part, subject, data, others)
     check_data(data, subject)
     before, placement = _sought(attack, subject, key, claim, demand=options.demand)
     scene = Scene(
@@ -120,7 +121,7 @@ def launch(
     seconds = time.perf_counter() - start
     earlier = 0.0 if bookmark is None else bookmark.earlier
     changed = subject.after(outcome)
-    if attack.preserves and data is not None:
+    if data is not None and all(part.preserves for part in attack.parts):
         same_outputs(subject, changed, data)
     judged, unreadable = _judged(attack, changed, outcome, key, before)
     return Result(
