@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -24,11 +25,27 @@ from torch.nn import functional
 from benchmarks import _cifar
 from benchmarks._common import parser
 
+HF: Any = transformers  # most of its functions have no types
 SEEDS = (0, 1)
 IMAGES, TEST_IMAGES = 10_000, 2_000
 LENGTH = 64
 VOCABULARY = 512
 """Words of E2E: the commonest; the rest is one."""
+
+
+class Chain(nn.Module):
+    """Features and a classifier."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        """The features; the classifier reads four values of each of 192 channels."""
+        super().__init__()
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Sequential(nn.Linear(4 * 192, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores."""
+        scores: Tensor = self.classifier(self.features(x))
+        return scores
 
 
 def vgg() -> nn.Module:
@@ -41,70 +58,59 @@ def vgg() -> nn.Module:
         before = width
     layers += [nn.Conv2d(before, 192, 3, padding=1), nn.BatchNorm2d(192), nn.ReLU()]
     layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten()]
-    model = nn.Module()
-    model.features = nn.Sequential(*layers)
-    model.classifier = nn.Sequential(nn.Linear(4 * 192, 10))
-    model.forward = lambda x: model.classifier(model.features(x))  # type: ignore[method-assign]
-    return model
+    return Chain(layers)
 
 
 def gpt2() -> nn.Module:
     """Four layers of GPT-2, 128 wide."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(VOCABULARY, n_positions=LENGTH, n_embd=128, n_layer=4, n_head=4)
-    return GPT2LMHeadModel(config)
+    config = HF.GPT2Config(VOCABULARY, n_positions=LENGTH, n_embd=128, n_layer=4, n_head=4)
+    model: nn.Module = HF.GPT2LMHeadModel(config)
+    return model
 
 
 def llama() -> nn.Module:
     """Four layers of Llama with two key heads for four of queries."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=128,
-            intermediate_size=352,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=LENGTH,
-            tie_word_embeddings=False,
-        )
+    config = HF.LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=352,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=LENGTH,
+        tie_word_embeddings=False,
     )
+    model: nn.Module = HF.LlamaForCausalLM(config)
+    return model
 
 
 def vit() -> nn.Module:
     """Four layers of a vision transformer on patches of 4 x 4."""
-    from transformers import ViTConfig, ViTForImageClassification
-
-    return ViTForImageClassification(
-        ViTConfig(
-            hidden_size=128,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            intermediate_size=384,
-            image_size=32,
-            patch_size=4,
-            num_labels=10,
-        )
+    config = HF.ViTConfig(
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=384,
+        image_size=32,
+        patch_size=4,
+        num_labels=10,
     )
+    model: nn.Module = HF.ViTForImageClassification(config)
+    return model
 
 
 def bert() -> nn.Module:
     """Four layers of BERT that fill in words left out."""
-    from transformers import BertConfig, BertForMaskedLM
-
-    return BertForMaskedLM(
-        BertConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=128,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            intermediate_size=384,
-            max_position_embeddings=LENGTH,
-        )
+    config = HF.BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=384,
+        max_position_embeddings=LENGTH,
     )
+    model: nn.Module = HF.BertForMaskedLM(config)
+    return model
 
 
 @dataclass(frozen=True)
@@ -148,8 +154,9 @@ def text(data: Path) -> Tensor:
 
 def scores(model: nn.Module, pixels: Tensor) -> Tensor:
     """Class scores of either kind of network."""
-    out = model(pixels)
-    return getattr(out, "logits", out)
+    out: Any = model(pixels)
+    found: Tensor = getattr(out, "logits", out)
+    return found
 
 
 def loss_of(model: nn.Module, task: str, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -231,7 +238,7 @@ def trained(name: str, data: Path, work: Path, seed: int = 0) -> Path:
     folder = folder_of(work, name, seed)
     if (folder / "quality.json").exists():
         return folder
-    model = train(name, data, seed)
+    model: Any = train(name, data, seed)
     folder.mkdir(parents=True, exist_ok=True)
     if hasattr(model, "save_pretrained"):
         model.save_pretrained(folder)
@@ -245,12 +252,13 @@ def trained(name: str, data: Path, work: Path, seed: int = 0) -> Path:
 
 def loaded(name: str, folder: Path) -> nn.Module:
     """A trained network as a live module."""
-    model = FAMILIES[name].make()
+    model: Any = FAMILIES[name].make()
     state = load_file(folder / "model.safetensors")
     model.load_state_dict(state, strict=False)
     if hasattr(model, "tie_weights"):
         model.tie_weights()
-    return model.eval()
+    found: nn.Module = model.eval()
+    return found
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -117,7 +117,9 @@ def test_a_verdict_shows_itself(marked: Path, key: Key) -> None:
     told = verdict.to_dict()
     assert (told["date"], told["owner"]) == (verdict.date, verdict.owner)
     assert (told["claim_digest"], told["versions"]) == (verdict.claim_digest, verdict.versions)
-    plain = neuralmark.verify(marked, Key.new(QUICK), full_digest=False)
+    plain = neuralmark.verify(
+        marked, Key.new(QUICK), options=neuralmark.VerifyOptions(full_digest=False)
+    )
     assert str(plain).startswith("not verified: ")
     assert (plain.sha256, plain.claim_digest, plain.owner) == (None, None, None)
     assert "sha256" not in plain._repr_html_()
@@ -135,7 +137,10 @@ def test_whole_files_are_digested_unless_they_are_large(
     assert neuralmark.verify(folder, key).sha256 == whole
     monkeypatch.setattr(verification, "WHOLE_UP_TO", size - 1)
     assert neuralmark.verify(folder, key).sha256 is None
-    assert neuralmark.verify(folder, key, full_digest=True).sha256 == whole
+    assert (
+        neuralmark.verify(folder, key, options=neuralmark.VerifyOptions(full_digest=True)).sha256
+        == whole
+    )
     assert neuralmark.verify(load_file(shards[0]), key).sha256 is None  # no file at all
 
 

@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from neuralmark.anchors.choosing import skeleton_of
 from neuralmark.anchors.effort import AlignOptions
+from neuralmark.anchors.heads import heads_of
 from neuralmark.anchors.locating.suspect import CheckpointWeights, SuspectWeights
+from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import (
     ParameterError,
@@ -194,19 +197,31 @@ def lineage(
         >>> neuralmark.lineage("model.safetensors", "marked.safetensors").related
         True
     """
-    from neuralmark.anchors.building import skeleton_of
     from neuralmark.anchors.lineage import kinships
 
-    (one, first), (two, second) = (_opened(each) for each in (model, other))
-    told, seconds = kinships(one, skeleton_of(one, model, heads), two, options, progress)
-    return Lineage(first, second, told, seconds, date=presenting.now())
+    one, two = _opened(model), _opened(other)
+    known = {tensor.name: tensor for tensor in one.original.tensors()}
+    skeleton = skeleton_of(one.original, known, heads or one.heads)
+    told, seconds = kinships(one.weights, skeleton, two.weights, options, progress)
+    return Lineage(one.label, two.label, told, seconds, date=presenting.now())
 
 
-def _opened(model: Any) -> "tuple[SuspectWeights, str]":
+class _Opened(NamedTuple):
+    weights: SuspectWeights
+    original: Original
+    label: str
+    heads: int = 0
+
+
+def _opened(model: Any) -> _Opened:
     """The weights of a model, and what to call it."""
     if isinstance(model, str | Path):
-        return CheckpointWeights(open_checkpoint(model)), str(model)
+        checkpoint = open_checkpoint(model)
+        weights = CheckpointWeights(checkpoint)
+        original = OriginalCheckpoint(checkpoint)
+        return _Opened(weights, original, str(model), heads_of(Path(model)))
     from neuralmark.training.live import LiveSuspect
 
     suspect = LiveSuspect(model)
-    return suspect.weights(), suspect.label
+    arrays = suspect.weights()
+    return _Opened(arrays, OriginalArrays(arrays), suspect.label)

@@ -95,7 +95,7 @@ def test_nothing_secret_is_on_the_page(
 
 def test_the_page_of_a_real_verdict(marked: tuple[neuralmark.Key, Path, Path]) -> None:
     key, _, model = marked
-    verdict = neuralmark.verify(model, key, full_digest=True)
+    verdict = neuralmark.verify(model, key, options=neuralmark.VerifyOptions(full_digest=True))
     markup = verdict_page(verdict)
     assert markup == verdict_page(verdict)
     words = read(markup).text

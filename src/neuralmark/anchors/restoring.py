@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuralmark.anchors.aligning import Aligned, align
+from neuralmark.anchors.aligning import align
+from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEntry
 from neuralmark.anchors.cleaning import clean
 from neuralmark.anchors.effort import AlignOptions

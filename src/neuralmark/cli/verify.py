@@ -101,8 +101,9 @@ def command(
     anchor, it finds the weights wherever they went: renamed, fused, permuted, rescaled, rotated.
     Exit code 0: verified; 1: not; 3: the weights could not be read.
     """
+    from neuralmark.anchors.effort import ALIGN_LIMIT
     from neuralmark.api import verify
-    from neuralmark.marking.options import ALIGN_LIMIT, VerifyOptions
+    from neuralmark.marking.options import VerifyOptions
 
     if claim_file and tensors:
         raise click.UsageError("--claim names the tensors already: give --claim or --tensor")

@@ -17,6 +17,7 @@ from collections.abc import Collection
 from neuralmark.anchors.aligning.contract import TOO_LARGE, Aligned
 from neuralmark.anchors.aligning.grouped import align_groups
 from neuralmark.anchors.aligning.single import align_single
+from neuralmark.anchors.aligning.transformers import align_transformer
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.effort import ALIGN_LIMIT
 from neuralmark.errors import AlignLimitError
@@ -35,7 +36,8 @@ def align(
     here sees a key: whatever is decided by likeness to the anchor costs no trial.
     """
     wanted = [name for name in names if name in suspects and name in anchor]
-    found = align_groups(suspects, anchor, wanted, limit)
+    found = align_transformer(suspects, anchor, wanted, limit)
+    found = found or align_groups(suspects, anchor, wanted, limit)
     for name in wanted:
         if name not in found or found[name].cosine < _ALIKE:
             alone = _alone(suspects, anchor, name, limit)
