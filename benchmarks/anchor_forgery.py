@@ -1,4 +1,4 @@
-"""A reference chosen after the key carries any model to it; a key drawn after the reference stops it.
+"""A reference chosen after the key carries any model to it; a key drawn after it does not.
 
 Somebody claims an unmarked 256 x 256 x 3 x 3 tensor. He holds an honest key and picks, as the
 "anchor", the tensor's own rows in an order under which his key matches (an assignment problem). The
