@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import neuralmark.torchvision_loading  # noqa: F401, isort: skip - transformers imports torchvision
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
