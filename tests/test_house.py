@@ -130,7 +130,10 @@ def test_new_keys_have_the_same_luck_in_every_run() -> None:
     assert len(set(drawn[0])) == 3
 
 
-SCRIPTS = {"distributed/worker.py", "distributed/deepspeed_worker.py", "golden/make_release.py"}
+SCRIPTS = {
+    *(f"distributed/{name}.py" for name in ("worker", "deepspeed_worker", "keys_worker")),
+    "golden/make_release.py",
+}
 """Started by themselves, never imported."""
 
 

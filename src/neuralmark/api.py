@@ -28,7 +28,7 @@ def verify(
     *,
     claim: Claim | str | Path | dict[str, Any] | None = None,
     tensors: Sequence[str] | str | None = None,
-    full_digest: bool = False,
+    full_digest: bool | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
     """Look for the key's mark in a checkpoint (a path), a live module or a state dict.
@@ -42,7 +42,9 @@ def verify(
         key: The key whose mark is looked for.
         claim: Where the mark was put, as a `Claim`, the path of one, or a parsed one.
         tensors: Names of the tensors to read instead of searching.
-        full_digest: Whether to take the SHA-256 of whole files too.
+        full_digest: Whether to take the SHA-256 of whole files, which `sha256sum` prints, for
+            `Verdict.sha256`. None: if they have at most 64 MiB in all, since reading all of a
+            large model can take longer than looking for the mark.
         progress: Called with what is being done, bytes done, and bytes in all.
 
     Returns:

@@ -39,7 +39,12 @@ EXIT_CODES = {"verified": 0, "unreadable": 3}
     metavar="NAME",
     help="Look in this tensor (may be repeated).",
 )
-@click.option("--full-digest", is_flag=True, help="Digest whole files, not only what was read.")
+@click.option(
+    "--full-digest/--no-full-digest",
+    default=None,
+    help="Take the SHA-256 of the whole files, as sha256sum prints it. By default with --report,"
+    " and for files of up to 64 MiB in all.",
+)
 @click.option("--owner", metavar="TEXT", help="Public label of the owner to show on the verdict.")
 @click.option(
     "--report",
@@ -61,7 +66,7 @@ def command(
     passphrase_file: Path | None,
     claim_file: Path | None,
     tensors: tuple[str, ...],
-    full_digest: bool,
+    full_digest: bool | None,
     owner: str | None,
     report: Path | None,
     public: bool,
@@ -84,7 +89,7 @@ def command(
             key,
             claim=claim_file,
             tensors=list(tensors) or None,
-            full_digest=full_digest,
+            full_digest=True if report and full_digest is None else full_digest,
             progress=progress,
         ).with_owner(owner)
     if report:

@@ -26,6 +26,9 @@ from neuralmark.marking.judging import Finding, Looked, judge, nothing_read
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Suspect, require_carriers
 from neuralmark.records import NOT_VERIFIED, UNREADABLE, Claim, Verdict
 
+WHOLE_UP_TO = 64 << 20
+"""Bytes of files, in all, that a verdict digests whole unless told otherwise: some 50 ms."""
+
 
 def verify(
     model: str | Path,
@@ -33,15 +36,18 @@ def verify(
     *,
     claim: Claim | str | Path | None = None,
     tensors: Sequence[str] | None = None,
-    full_digest: bool = False,
+    full_digest: bool | None = False,
     progress: Progress | None = None,
 ) -> Verdict:
     """Look for the key's mark in a checkpoint.
 
     With a claim or tensor names, only those tensors are read. Without, the list that `auto` would
     choose and every tensor that is large enough are tried, and the bound is corrected for all.
+    Whole files are digested if asked for; None: if that takes no time to speak of.
     """
     checkpoint = open_checkpoint(model).with_others()
+    if full_digest is None:
+        full_digest = sum(file.stat().st_size for file in checkpoint.files()) <= WHOLE_UP_TO
     before = checkpoint.stamps()
     verdict = examine(
         FileSuspect(checkpoint, str(model)),

@@ -71,7 +71,7 @@ class Verdict(Record):
         certified_radius: No smaller change of the weights can undo the verdict; None if not known.
         certified_radius_relative: The same, as a share of the norm of the weights read.
         model: What was verified, as it was given.
-        checkpoint_digest: SHA-256 of headers, of the tensors read, and of files on request.
+        checkpoint_digest: SHA-256 of headers, of the tensors read, and of whole files (`sha256`).
         coverage: How many weights the verdict rests on.
         missing: Tensors of the mark that were not read.
         scaling: Whether rows were read as stored or at one size.
@@ -123,7 +123,10 @@ class Verdict(Record):
 
     @property
     def sha256(self) -> dict[str, str] | None:
-        """SHA-256 of the whole files, as `sha256sum` prints them; asked for by full_digest."""
+        """SHA-256 of the whole files, by name, as `sha256sum` prints them.
+
+        None for files of over 64 MiB, unless full_digest=True asked for it, and for live models.
+        """
         return self.checkpoint_digest.files
 
     @property

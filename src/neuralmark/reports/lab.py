@@ -16,7 +16,7 @@ from neuralmark.lab.contract import Cell, Experiment, Figure, Results, Table
 from neuralmark.lab.execution.datasets import E2E, needed
 from neuralmark.lab.execution.store import Row
 from neuralmark.lab.plan.preset import Preset, preset_names
-from neuralmark.lab.plan.spec import Spec, identity, in_order
+from neuralmark.lab.plan.spec import LAB_VERSION, Spec, identity, in_order
 from neuralmark.reports.render.latex import latex
 from neuralmark.reports.render.page import code, page, paragraphs, section, text, with_powers
 from neuralmark.reports.render.plots import drawn
@@ -166,7 +166,7 @@ def introduction(
             f" one standard error of a single one is up to {50 / tests**0.5:.1f} points."
         )
     said += [f"Data: {each}." for each in data]
-    said += [f"Made with {each}." for each in versions]
+    said += [f"Made by version {LAB_VERSION} of the laboratory, with {each}." for each in versions]
     return said
 
 

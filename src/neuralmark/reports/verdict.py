@@ -80,7 +80,7 @@ _ABSENT = (
 
 _LEFT_OUT = (
     "This is the public view: counts, bound and status. How clearly each bit was read, the tensors"
-    " and the digests of what was read belong to the owner and the judge. Nothing of the key is on"
+    " and their digests belong to the owner and the judge. Nothing of the key is on"
     " this page."
 )
 
@@ -104,7 +104,7 @@ def verdict_page(verdict: Verdict | PublicVerdict, *, public: bool = False) -> s
         f"<span>NeuralMark {text(verdict.version)}</span></p>",
         _banner(verdict, None if public or isinstance(verdict, PublicVerdict) else verdict.reason),
         _finding(verdict, name if public else verdict.model),
-        *evidence,
+        *(evidence or _files(verdict)),
         section("What this page does not contain", paragraphs(_LEFT_OUT if public else _ABSENT)),
         _signature(),
     )
@@ -116,6 +116,18 @@ def _evidence(verdict: Verdict) -> tuple[str, ...]:
     if not verdict.tensors:
         return _read(verdict), _key(verdict)
     return _map(verdict), _margins(verdict), _radius(verdict), _read(verdict), _key(verdict)
+
+
+def _files(verdict: Verdict | PublicVerdict) -> tuple[str, ...]:
+    """For the public page: which files, where they were digested whole, and when."""
+    known = verdict.sha256 if isinstance(verdict, Verdict) else verdict.files
+    rows = [(code(name), code(digest)) for name, digest in (known or {}).items()]
+    if not rows:
+        return ()
+    inner = table(("File", "Digest (sha256), as sha256sum prints it"), rows, name="Files")
+    if verdict.date:
+        inner += paragraphs(f"Read on {text(verdict.date)}, by the clock of the machine.")
+    return (section("What was read", inner),)
 
 
 def _check_counts(verdict: Verdict) -> None:

@@ -16,7 +16,7 @@ from neuralmark.core.key import Filter
 from neuralmark.errors import ParameterError
 from neuralmark.marking.options import Mode
 
-LAB_VERSION = 4
+LAB_VERSION = 5
 """Changes when the same specification would give other numbers."""
 
 Value = int | float | str
