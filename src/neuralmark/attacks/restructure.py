@@ -9,7 +9,7 @@ his registered reference.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final, Literal, get_args
 
 import numpy as np
 
@@ -18,11 +18,16 @@ from neuralmark.attacks.tools import changes
 from neuralmark.attacks.tools.structure import HIDDEN, Group, Structure
 from neuralmark.errors import AttackError, ParameterError
 
-PERMUTE, RESCALE, FLIP, DUMMY, ROTATE = "permute", "rescale", "flip", "dummy", "rotate"
-HOW = (PERMUTE, RESCALE, FLIP, DUMMY, ROTATE)
+Rebuilding = Literal["permute", "rescale", "flip", "dummy", "rotate"]
+PERMUTE: Final = "permute"
+RESCALE: Final = "rescale"
+FLIP: Final = "flip"
+DUMMY: Final = "dummy"
+ROTATE: Final = "rotate"
+HOW: tuple[Rebuilding, ...] = get_args(Rebuilding)
 SHARES = (PERMUTE, FLIP, ROTATE)
 
-_SWEEP: dict[str, tuple[float, ...]] = {
+_SWEEP: dict[Rebuilding, tuple[float, ...]] = {
     PERMUTE: (0.1, 0.5, 1.0),
     FLIP: (0.1, 0.5, 1.0),
     RESCALE: (0.5, 1.0, 3.0),
@@ -43,7 +48,7 @@ class Restructure(Attack):
     preserves: ClassVar[bool] = True
     """`launch` compares outputs before and after when there is data."""
 
-    how: str = option(PERMUTE, "what is done to channels, heads and streams", choices=HOW)
+    how: Rebuilding = option(PERMUTE, "what is done to channels, heads and streams", choices=HOW)
     amount: float = option(
         1.0,
         "share of channels (permute, flip, rotate), a of e^U(-a,a) (rescale), channels added"
@@ -162,7 +167,7 @@ def _rotate(work: _Work) -> tuple[int, int]:
     return touched, channels
 
 
-_WAYS: dict[str, Callable[[_Work], tuple[int, int]]] = {
+_WAYS: dict[Rebuilding, Callable[[_Work], tuple[int, int]]] = {
     PERMUTE: _permute,
     RESCALE: _rescale,
     FLIP: _flip,
@@ -179,7 +184,7 @@ _WANTS = {
 }
 
 
-def _nothing(how: str, structure: Structure) -> str:
+def _nothing(how: Rebuilding, structure: Structure) -> str:
     """Why nothing could be done."""
     why = f" ({'; '.join(structure.notes)})" if structure.notes else ""
     return (

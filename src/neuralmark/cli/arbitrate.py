@@ -11,7 +11,7 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.disputes import Claimant, Relation, Ruling
-    from neuralmark.disputes.records import Sighting
+    from neuralmark.disputes.sightings import Sighting
 
 T = TypeVar("T")
 

@@ -9,19 +9,11 @@ from itertools import combinations
 from pathlib import Path
 
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
-from neuralmark.disputes.records import (
-    ABSENT,
-    DISPUTED,
-    Party,
-    Ruling,
-    Shown,
-    check_name,
-    exhibit_of,
-    state_of,
-    stated_time,
-)
+from neuralmark.disputes.parties import DISPUTED, Party, Shown, check_name, exhibit_of, stated_time
+from neuralmark.disputes.records import Ruling
 from neuralmark.disputes.relations import Compared, Relation, relate
 from neuralmark.disputes.ruling import check_parties, rule, same_key
+from neuralmark.disputes.sightings import ABSENT, state_of
 from neuralmark.errors import (
     CheckpointError,
     ClaimMismatchError,
@@ -82,7 +74,7 @@ def arbitrate(
 
     Args:
         claimants: The parties, each with a key of its own.
-        disputed: Path of the model that they dispute, where it is none of the exhibits.
+        disputed: Path of the model that they dispute, where it is not one of the exhibits.
         progress: Called with what is being done, bytes done, and bytes in all.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a user may choose when he marks a file or a training: frozen records, checked once."""
+"""What a user may choose when marking a file or a training: frozen records, checked once."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -21,6 +21,7 @@ from neuralmark.records.verdict import (
     VERDICT_FORMAT,
     VERIFIED,
     PublicVerdict,
+    Status,
     Verdict,
 )
 
@@ -44,6 +45,7 @@ __all__ = [
     "Histogram",
     "PublicVerdict",
     "Record",
+    "Status",
     "TensorRead",
     "Verdict",
     "load_json",

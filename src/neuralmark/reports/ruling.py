@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
-from neuralmark.disputes.records import UNPROVEN, Case, Party, Ruling, Shown, Sighting
+from neuralmark.disputes.parties import Party, Shown
+from neuralmark.disputes.records import Case, Ruling
 from neuralmark.disputes.relations import Relation
+from neuralmark.disputes.sightings import UNPROVEN, Sighting
 from neuralmark.reports.render.page import (
     code,
     facts,

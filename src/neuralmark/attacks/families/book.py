@@ -72,7 +72,7 @@ class Book:
         return first.shape == second.shape and bool(np.array_equal(first, second))
 
     def norm(self, prefix: str, size: int, hints: Hints, *, direct: bool = True) -> Norm:
-        """The batch norm of this prefix; an error when it is none of this size."""
+        """The batch norm of this prefix; an error if it has another size."""
         names = [f"{prefix}.{part}" for part in STATISTICS]
         if any(self.shapes.get(name) != (size,) for name in names):
             raise UnknownFamilyError(

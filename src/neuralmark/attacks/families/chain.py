@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from neuralmark.attacks.families.book import Book, Hints
-from neuralmark.attacks.tools.structure import OTHER, RELU, Group, Norm, Producer, Structure
+from neuralmark.attacks.tools.structure import (
+    OTHER,
+    RELU,
+    Activation,
+    Group,
+    Norm,
+    Producer,
+    Structure,
+)
 from neuralmark.errors import UnknownFamilyError
 
 _NUMBERED = re.compile(
@@ -27,7 +35,7 @@ class Link:
 
     layer: str
     norm: Norm | None = None
-    activation: str = OTHER
+    activation: Activation = OTHER
 
 
 def recognise(book: Book, hints: Hints) -> Structure | None:

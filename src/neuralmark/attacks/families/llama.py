@@ -69,7 +69,7 @@ def _require(book: Book, prefix: str, layers: list[str]) -> None:
 
 
 def _counts(book: Book, hints: Hints, layer: str) -> tuple[int, int, int] | None:
-    """Key heads, query heads for each of them, and values a head."""
+    """Key heads, query heads for each of them, and values per head."""
     queries, keys = (book.shapes[f"{layer}.self_attn.{c}_proj.weight"][0] for c in "qk")
     if not hints.heads or queries % hints.heads:
         return None

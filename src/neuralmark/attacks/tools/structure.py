@@ -2,17 +2,24 @@
 
 The map is data only. A `Group` is a set of channels that may be moved about together: the tensors
 that make them and those that read them, each with the axis along which the channels lie. Every
-change that keeps the function is then a general procedure over groups (see `_changes`).
+change that keeps the function is then a general procedure over groups (see `changes`).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-HIDDEN, STREAM, HEADS = "hidden", "stream", "heads"
-RELU, LINEAR, OTHER = "relu", "linear", "other"
+ChannelKind = Literal["hidden", "stream", "heads"]
+HIDDEN: Final = "hidden"
+STREAM: Final = "stream"
+HEADS: Final = "heads"
+Activation = Literal["relu", "linear", "other"]
+RELU: Final = "relu"
+LINEAR: Final = "linear"
+OTHER: Final = "other"
 Indices = npt.NDArray[np.intp]
 
 
@@ -73,8 +80,8 @@ class Group:
     consumers: tuple[Side, ...] = ()
     riders: tuple[Side, ...] = ()
     """What only moves along: gains of norms, gates, queries and keys."""
-    kind: str = HIDDEN
-    activation: str = OTHER
+    kind: ChannelKind = HIDDEN
+    activation: Activation = OTHER
     """Between producers and consumers: `relu` lets positive factors pass, `linear` signs too."""
     movable: bool = True
     """False: read by something that is not in the map, so only batch norms may be played on."""

@@ -13,7 +13,7 @@ import numpy as np
 from neuralmark import attacks
 from neuralmark.errors import ParameterError, ResultsError
 from neuralmark.lab.execution import probes
-from neuralmark.lab.execution.devices import AUTO, device_for, name_of
+from neuralmark.lab.execution.devices import AUTO, Device, device_for, name_of
 from neuralmark.lab.execution.store import Row, Store
 from neuralmark.lab.plan.keys import fitting, key_for
 from neuralmark.lab.plan.spec import Assault, Spec, Training, TuningSpec, identity
@@ -40,7 +40,7 @@ class Workbench:
 
     store: Store
     data: Path | None = None
-    device: str = AUTO
+    device: Device = AUTO
 
 
 def performer(bench: Workbench) -> Callable[[Spec, Notify], None]:
