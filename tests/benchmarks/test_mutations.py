@@ -102,7 +102,7 @@ def test_the_page_claims_no_more_than_was_run() -> None:
     figures = r"^\| (.+?) " + r"\| ([\d,]+) " * 4 + r"\|$"
     rows = re.findall(figures, told, re.MULTILINE)
     assert rows
-    sums, whole = [0, 0, 0, 0], set()
+    sums, whole = [0, 0, 0, 0], set[str]()
     for name, *texts in rows:
         mutants, run, killed, explained = (int(each.replace(",", "")) for each in texts)
         assert mutants >= run == killed + explained, name
