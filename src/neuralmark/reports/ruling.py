@@ -6,8 +6,8 @@ from neuralmark.core.bound import SECURITY_BITS
 from neuralmark.disputes.parties import Party, Shown
 from neuralmark.disputes.records import Case, Ruling
 from neuralmark.disputes.relations import Relation
-from neuralmark.records import RELATED_SCORE
 from neuralmark.disputes.sightings import UNPROVEN, Sighting
+from neuralmark.records import RELATED_SCORE
 from neuralmark.reports.render.page import (
     code,
     facts,
