@@ -223,5 +223,6 @@ def _opened(model: Any) -> _Opened:
     from neuralmark.training.live import LiveSuspect
 
     suspect = LiveSuspect(model)
-    arrays = suspect.weights()
-    return _Opened(arrays, OriginalArrays(arrays), suspect.label)
+    weights = suspect.weights()
+    arrays = {name: weights[name] for name in weights.shapes}
+    return _Opened(weights, OriginalArrays(arrays), suspect.label)

@@ -125,7 +125,9 @@ class Restoration:
         values = moved(values, moves)
         if not np.isfinite(values).all():
             return self._filled(entry, anchor, "it holds NaN or infinity")
-        values, scaled = rescaled(values, anchor)
+        fitted, scaled = rescaled(values, anchor)
+        if scaled or not all(move.is_same for move in moves):
+            values = fitted  # else what was regressed is noise
         dot, energy, held = _products(values, anchor)
         cosine = dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
         if cosine < LEAST_LIKENESS:
