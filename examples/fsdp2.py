@@ -32,12 +32,8 @@ def main() -> None:
     dist.broadcast_object_list(keys)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    mark = neuralmark.attach(
-        model,
-        optimizer,
-        keys[0],
-        options=neuralmark.AttachOptions(tensors=["2.weight"], mode="projection"),
-    )
+    options = neuralmark.AttachOptions(tensors=["2.weight"], mode="projection")
+    mark = neuralmark.attach(model, optimizer, keys[0], options)
 
     pixels, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels)

@@ -25,8 +25,8 @@ class Digits(LightningModule):
     def __init__(self) -> None:
         """Two hidden layers."""
         super().__init__()
-        inner = (nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU())
-        self.net = nn.Sequential(*inner, nn.Linear(512, 10))
+        sizes = (nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+        self.net = nn.Sequential(*sizes)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """The task's loss alone."""
@@ -45,15 +45,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("lightning-output"))
     options = parser.parse_args()
     seed_everything(0)
-    images, labels = load_digits(return_X_y=True)
-    rows = TensorDataset(torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels))
+    x, y = map(torch.tensor, load_digits(return_X_y=True))
+    rows = TensorDataset(x.float() / 16, y)
     key, out = neuralmark.Key.new(owner="Acme"), options.output
+    mark = NeuralMarkCallback(key, AttachOptions(tensors=["net.2.weight"], mode=options.mode))
     saver = ModelCheckpoint(out, "model", enable_version_counter=False)
-    callbacks = [
-        NeuralMarkCallback(key, options=AttachOptions(tensors=["net.2.weight"], mode=options.mode)),
-        saver,
-    ]
-    trainer = Trainer(max_epochs=options.epochs, callbacks=callbacks, logger=CSVLogger(out))
+    trainer = Trainer(max_epochs=options.epochs, callbacks=[mark, saver], logger=CSVLogger(out))
     trainer.fit(Digits(), DataLoader(rows, batch_size=64, shuffle=True))
     verdict = neuralmark.verify(out / "model.ckpt", key, claim=f"{out}.claim.json")
     print(f"{verdict.status}: {verdict.matched}/{verdict.bits} bits, 2^{verdict.bound_log2:.0f}")

@@ -21,9 +21,8 @@ def train(model: nn.Module, key: neuralmark.Key, mode: str, epochs: int) -> neur
     x, y = torch.tensor(images / 16, dtype=torch.float32)[order], torch.tensor(labels)[order]
     train_x, train_y, test_x, test_y = x[:1500], y[:1500], x[1500:], y[1500:]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    mark = neuralmark.attach(
-        model, optimizer, key, options=neuralmark.AttachOptions(tensors=["2.weight"], mode=mode)
-    )
+    options = neuralmark.AttachOptions(tensors=["2.weight"], mode=mode)
+    mark = neuralmark.attach(model, optimizer, key, options)
     for epoch in range(epochs):
         for batch in torch.randperm(len(train_x)).split(64):
             loss = nn.functional.cross_entropy(model(train_x[batch]), train_y[batch])

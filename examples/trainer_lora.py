@@ -48,9 +48,7 @@ def main() -> None:
     model: Any = get_peft_model(base, lora)
     key = neuralmark.Key.new(neuralmark.Parameters(bits=160, pools=320, rounds=6), owner="Acme")
     args = HF.TrainingArguments(out, max_steps=150, learning_rate=4e-3, logging_steps=25)
-    mark = NeuralMarkCallback(
-        key, options=AttachOptions(target="lora-delta")
-    )  # in the last block's c_attn
+    mark = NeuralMarkCallback(key, options=AttachOptions(target="lora-delta"))  # in c_attn
     HF.Trainer(model, args, train_dataset=blocks, callbacks=[mark]).train()
     print("adapter:", neuralmark.verify(model, key, claim=f"{out}.claim.json").reason)
     done = neuralmark.imprint(merged := model.merge_and_unload(), key)

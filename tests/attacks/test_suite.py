@@ -16,9 +16,10 @@ from safetensors.numpy import load_file, save_file
 from neuralmark import Key, attacks, embed, imprint
 from neuralmark.attacks import Attack, Card, Outcome, Scene, option
 from neuralmark.attacks.contract import AttackKind
-from neuralmark.attacks.engine import arena, card, suite
-from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine import arena, card, suite, tally
+from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions, SuiteOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.engine.save import save_attacked
 from neuralmark.errors import (
     AttackError,
@@ -139,7 +140,7 @@ def result_of(attack: Attack, verdict: Verdict, matched: int | None) -> Result:
 
 def row_of(verdict: Verdict, reached: Mapping[float, int | None]) -> card.CardRow:
     sweep = [(Turn(share), result_of(Turn(share), verdict, n)) for share, n in reached.items()]
-    return card.make_row(sweep)
+    return tally.make_row(sweep)
 
 
 def test_jobs_change_nothing(marked: Path) -> None:
@@ -241,12 +242,12 @@ def test_forging_succeeds_only_if_verified(marked: Path, verdict: Verdict) -> No
     for key, held in outcomes.items():
         attack = Forge(key)
         result = launch(attack, marked, KEY)
-        made = card.make_card(verdict, [(attack, result)], [], seed=0, seconds=1.0)
+        made = tally.make_card(verdict, [(attack, result)], [], seed=0, seconds=1.0)
         assert made.removals == ()
         (row,) = made.forgeries
         assert row.points[0].held == held, key
         assert (row.flipped is None) == held
-    assert card.make_point(Forge(None), launch(Forge(None), marked, KEY)).status == "no-key"
+    assert tally.make_point(Forge(None), launch(Forge(None), marked, KEY)).status == "no-key"
 
 
 def test_what_is_not_run_is_listed(marked: Path) -> None:
@@ -355,7 +356,8 @@ SCRIPT = """
 import sys
 from neuralmark import Key, attacks, errors
 try:
-    attacks.suite(sys.argv[1], Key.load(sys.argv[2]), only=["shift"], jobs=2)
+    options = attacks.SuiteOptions(only=["shift"], jobs=2)
+    attacks.suite(sys.argv[1], Key.load(sys.argv[2]), options)
 except errors.AttackError as error:
     print(error)
 """

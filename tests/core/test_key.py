@@ -31,7 +31,7 @@ PLACEMENT: Placement = (("a.weight", (30, 7)), ("b.weight", (12,)))
 
 
 def integer_twin(secret: bytes, terms: Terms) -> list[list[float]]:
-    """The derivation in METHOD's words: Python integers, one float multiplication an entry."""
+    """The derivation as docs/method.md has it: Python integers, one float product per entry."""
 
     def enc(part: bytes) -> bytes:
         return struct.pack("<Q", len(part)) + part
@@ -255,10 +255,10 @@ def test_settings_that_are_no_number_or_short_word_are_refused(
 def test_parameters_that_lack_a_part_are_not_filled_in(missing: str) -> None:
     table = Parameters().to_dict()
     del table[missing]
-    with pytest.raises(KeyError):
+    with pytest.raises(ParameterError, match=f"{missing!r} is missing"):
         Parameters.from_dict(table)
     for no_table in (MappingProxyType(Parameters().to_dict()), [("bits", 256)]):
-        with pytest.raises(TypeError):
+        with pytest.raises(ParameterError, match="not a table"):
             Parameters.from_dict(no_table)  # type: ignore[arg-type]
 
 

@@ -274,7 +274,7 @@ def resume(folder: Path) -> Result:
             model, optimizer, model_state_dict=weights, optim_state_dict=loaded["optimizer"]
         )
         if not attach_first:
-            mark = neuralmark.attach(model, optimizer, KEY, **settings)
+            mark = neuralmark.attach(model, optimizer, KEY, neuralmark.AttachOptions(**settings))
             mark.load_state_dict(loaded["mark"])
         train(model, optimizer, range(5, 8), engine)
         found = gathered(model)

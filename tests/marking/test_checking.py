@@ -16,7 +16,10 @@ class Candidate:
 
     def __init__(self, strength: float) -> None:
         self.strength = strength
-        self.checkpoint, self.edits = self, None
+        self.checkpoint = self
+
+    def edits(self) -> None:
+        """Nothing: the strength is all that it writes."""
 
     def at(self, strength: float) -> "Candidate":
         return Candidate(strength)

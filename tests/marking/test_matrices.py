@@ -67,7 +67,7 @@ def test_content_and_bits_come_with_the_matrix(tmp_path: Path) -> None:
         assert key.content == b"owner"
     with pytest.raises(KeyFileError, match="not the hash"):
         imported(tmp_path / "k.npz", K=MATRIX, content=content, bits=1 - bits)
-    with pytest.raises(ParameterError, match="one element a bit"):
+    with pytest.raises(ParameterError, match="one element per bit"):
         imported(tmp_path / "k.npz", K=MATRIX, content=content, bits=bits.astype(np.int32))
     assert imported(tmp_path / "k.npz", K=MATRIX).content == b""
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from neuralmark import Key, embed, verify
-from neuralmark.attacks.engine.card import Before, Card, CardPoint, CardRow, Skipped
+from neuralmark.attacks.contract import AttackKind
+from neuralmark.attacks.engine.card import Before, Card, CardPoint, CardRow, PointStatus, Skipped
 from neuralmark.reports.card import card_page
 from neuralmark.reports.sweeps import picture_of
 from tests.support.models import QUICK, gaussian_model
@@ -16,13 +17,17 @@ from tests.support.pages import HOSTILE, read
 KEY = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
 
 
-def point(strength: float, matched: int | None, *, held: bool, status: str = "") -> CardPoint:
+def point(
+    strength: float, matched: int | None, *, held: bool, status: PointStatus | None = None
+) -> CardPoint:
     status = status or ("verified" if held else "not-verified")
     change = None if matched is None else 0.25
     return CardPoint(strength, {"amount": strength}, status, matched, 160, held, change, 0.1)
 
 
-def row(attack: str, *points: CardPoint, variant: str = "", kind: str = "weights") -> CardRow:
+def row(
+    attack: str, *points: CardPoint, variant: str = "", kind: AttackKind = "weights"
+) -> CardRow:
     return CardRow(
         attack=attack,
         variant=variant,

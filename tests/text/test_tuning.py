@@ -83,13 +83,13 @@ def test_a_tiny_model_learns_from_scratch(tokenizer: Any) -> None:
     before = tuning.mean_loss(model, tokenizer, ROWS)
     keeper = Keeper()
     done = tuning.train(
-        model, tokenizer, ROWS, replace(QUICK, epochs=60, smoothing=0.0), listener=keeper
+        model, tokenizer, ROWS, replace(QUICK, epochs=100, smoothing=0.0), listener=keeper
     )
     after = tuning.mean_loss(model, tokenizer, ROWS)
     assert before > 4
     assert after < 1
-    assert [epoch.rate for epoch in done.history] == [None] * 60
-    assert keeper.steps == [(step, 180) for step in range(1, 181)]
+    assert [epoch.rate for epoch in done.history] == [None] * 100
+    assert keeper.steps == [(step, 300) for step in range(1, 301)]
     said = generation.generate(
         model,
         tokenizer,

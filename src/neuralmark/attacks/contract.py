@@ -256,6 +256,11 @@ class Attack(ABC):
         return ""
 
     @property
+    def parts(self) -> tuple["Attack", ...]:
+        """The attacks that it is made of: itself, unless it combines others."""
+        return (self,)
+
+    @property
     def keeps_task(self) -> bool:
         """Whether the model still solves the task that it was trained for."""
         return True

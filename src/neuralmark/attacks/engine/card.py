@@ -1,25 +1,24 @@
 """The robustness card: what a mark withstood, and at which strength each attack undid it.
 
-Pure functions from results to the card; `suite` runs the attacks.
+A record like a verdict; `suite` runs the attacks, and `tally` makes the card of their results.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
-from neuralmark.attacks import name_of
-from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, Attack
+from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, AttackKind
 from neuralmark.attacks.engine import presenting
-from neuralmark.attacks.engine.launch import Result
 from neuralmark.core.key import MAX_BITS
-from neuralmark.records import STATUSES, VERIFIED, Fields, Record, Verdict
+from neuralmark.records import STATUSES, VERIFIED, Fields, Record, Status, Verdict
 from neuralmark.version import __version__
 
 CARD_FORMAT = "neuralmark-card/1"
-UNREADABLE = "unreadable"
+PointStatus = Literal[Status, "no-key"]
+UNREADABLE: Final = "unreadable"
 """Status where the marked tensors are gone, so that there is nothing to give a verdict on."""
-NO_KEY = "no-key"
+NO_KEY: Final = "no-key"
 """Status where a forger came back without a key."""
 
 
@@ -29,7 +28,7 @@ class CardPoint:
 
     strength: float
     settings: Mapping[str, Any]
-    status: str
+    status: PointStatus
     """Of the owner's key afterwards; of the forged key for an attack that forges one."""
     matched: int | None
     bits: int | None
@@ -51,7 +50,7 @@ class CardPoint:
         return cls(
             strength=given.number("strength"),
             settings=_table(given.raw("settings")),
-            status=given.one_of("status", (*STATUSES, NO_KEY)),
+            status=given.one_of("status", get_args(PointStatus)),
             matched=matched,
             bits=bits,
             held=given.flag("held"),
@@ -68,7 +67,7 @@ class CardRow:
 
     attack: str
     variant: str
-    kind: str
+    kind: AttackKind
     dial: str
     """Name of the setting that says how strong it is; empty: there is only one strength."""
     unit: str
@@ -169,7 +168,7 @@ class Skipped:
 class Before:
     """What of the verdict on the model as it came is on its card: no margins, no tensors."""
 
-    status: str
+    status: Status
     matched: int
     bits: int
     boundary: int | None
@@ -276,7 +275,7 @@ class Card(Record):
         """Sweeps that only look."""
         return self._of(TEST)
 
-    def _of(self, kind: str) -> tuple[CardRow, ...]:
+    def _of(self, kind: AttackKind) -> tuple[CardRow, ...]:
         return tuple(row for row in self.rows if row.kind == kind)
 
     def _repr_html_(self) -> str:
@@ -290,8 +289,9 @@ class Card(Record):
             Plain values, by name.
 
         Examples:
-            >>> verdict = neuralmark.verify("marked.safetensors", key)
-            >>> make_card(verdict, [], [], seed=0, seconds=0.0).to_dict()["format"]
+            >>> before = Before.of(neuralmark.verify("marked.safetensors", key))
+            >>> card = Card("marked.safetensors", key.fingerprint, before, (), (), 0, 0.0)
+            >>> card.to_dict()["format"]
             'neuralmark-card/1'
         """
         before = self.before
@@ -334,64 +334,6 @@ class Card(Record):
             seconds=given.number("seconds"),
             version=given.text("version"),
         )
-
-
-def make_card(
-    before: Verdict,
-    results: Iterable[tuple[Attack, Result]],
-    skipped: Sequence[Skipped],
-    *,
-    seed: int,
-    seconds: float,
-) -> Card:
-    """The card of results in the order of their sweeps."""
-    sweeps: dict[tuple[str, str], list[tuple[Attack, Result]]] = {}
-    for attack, result in results:
-        sweeps.setdefault((name_of(attack), attack.variant), []).append((attack, result))
-    return Card(
-        model=before.model,
-        fingerprint=before.fingerprint,
-        before=Before.of(before),
-        rows=tuple(map(make_row, sweeps.values())),
-        skipped=tuple(skipped),
-        seed=seed,
-        seconds=seconds,
-    )
-
-
-def make_row(sweep: Sequence[tuple[Attack, Result]]) -> CardRow:
-    """One sweep's row."""
-    attack = sweep[0][0]
-    verdicts = [result.after for _, result in sweep if result.after is not None]
-    return CardRow(
-        attack=name_of(attack),
-        variant=attack.variant,
-        kind=attack.kind,
-        dial=attack.dial,
-        unit=attack.unit(),
-        summary=attack.summary,
-        expects=attack.expects,
-        boundary=verdicts[0].boundary if verdicts else None,
-        points=tuple(make_point(each, result) for each, result in sweep),
-    )
-
-
-def make_point(attack: Attack, result: Result) -> CardPoint:
-    """One result, judged from the owner's side."""
-    after = result.after
-    missing = NO_KEY if attack.kind == KEY else UNREADABLE
-    return CardPoint(
-        strength=attack.strength,
-        settings=jsonable(result.settings),
-        status=missing if after is None else after.status,
-        matched=None if after is None else after.matched,
-        bits=None if after is None else after.bits,
-        held=result.held,
-        change=result.change if math.isfinite(result.change) else None,
-        seconds=result.seconds,
-        note=result.note or result.unreadable,
-        figures=jsonable(result.figures),
-    )
 
 
 def _table(value: Any) -> dict[str, Any]:
