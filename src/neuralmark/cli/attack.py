@@ -258,7 +258,7 @@ def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Re
         output.as_json(shown.as_json(attack, result, written))
     else:
         shown.result(attack, result, model, written)
-    return 0 if result.held else 1
+    return 0 if result.held or result.survived_aligned else 1
 
 
 def _option(field: "Field[Any]", kind: Any) -> Callable[[F], F] | None:

@@ -5,7 +5,7 @@ Pure functions from results to the card; `suite` runs the attacks.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from neuralmark.attacks import name_of
@@ -41,13 +41,33 @@ class CardPoint:
     note: str = ""
     figures: Mapping[str, float | None] = field(default_factory=dict)
     """None for a figure that is not a number."""
+    status_aligned: str | None = None
+    """The same three with the anchor, the weights put back in order; None where there is none."""
+    matched_aligned: int | None = None
+    held_aligned: bool | None = None
+
+    @property
+    def aligned(self) -> Self:
+        """The point as it is read with the anchor."""
+        assert self.status_aligned is not None
+        return replace(
+            self,
+            status=self.status_aligned,
+            matched=self.matched_aligned,
+            held=bool(self.held_aligned),
+        )
 
     @classmethod
     def read(cls, given: Fields) -> Self:
         """From a parsed card; raises on anything of the wrong form."""
         matched, bits = given.count_or_none("matched"), given.count_or_none("bits")
-        if (matched is None) is not (bits is None) or (matched or 0) > (bits or 0):
+        counts = [matched, given.count_or_none("matched_aligned")]
+        read = [count for count in counts if count is not None]
+        anchored = not given.empty("status_aligned")
+        if bool(read) is not (bits is not None) or max(read, default=0) > (bits or 0):
             raise ValueError("the counts of a point contradict each other")
+        if anchored is given.empty("held_aligned") or (not anchored and counts[1] is not None):
+            raise ValueError("a point says with the anchor what it was not asked")
         return cls(
             strength=given.number("strength"),
             settings=_table(given.raw("settings")),
@@ -59,6 +79,9 @@ class CardPoint:
             seconds=given.number("seconds"),
             note=given.text("note"),
             figures=given.table("figures").all_numbers(),
+            status_aligned=given.one_of("status_aligned", STATUSES) if anchored else None,
+            matched_aligned=counts[1],
+            held_aligned=given.flag("held_aligned") if anchored else None,
         )
 
 
@@ -81,6 +104,13 @@ class CardRow:
     def label(self) -> str:
         """Attack and variant."""
         return f"{self.attack} ({self.variant})" if self.variant else self.attack
+
+    @property
+    def aligned(self) -> "CardRow | None":
+        """The same sweep as it is read with the anchor; None where there is none."""
+        if any(point.status_aligned is None for point in self.points):
+            return None
+        return replace(self, points=tuple(point.aligned for point in self.points))
 
     @property
     def flipped(self) -> CardPoint | None:
@@ -112,6 +142,7 @@ class CardRow:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
+        aligned = self.aligned
         return {
             "attack": self.attack,
             "variant": self.variant,
@@ -124,6 +155,9 @@ class CardRow:
             "flip": self.flip,
             "largest_survived": self.largest_survived,
             "survived_all": self.flipped is None,
+            "flip_aligned": None if aligned is None else aligned.flip,
+            "largest_survived_aligned": None if aligned is None else aligned.largest_survived,
+            "survived_all_aligned": None if aligned is None else aligned.flipped is None,
             "points": [jsonable(asdict(point)) for point in self.points],
         }
 
@@ -276,6 +310,11 @@ class Card(Record):
         """Sweeps that only look."""
         return self._of(TEST)
 
+    @property
+    def anchored(self) -> bool:
+        """Whether attacked copies were read with an anchor too."""
+        return any(row.aligned is not None for row in self.removals)
+
     def _of(self, kind: str) -> tuple[CardRow, ...]:
         return tuple(row for row in self.rows if row.kind == kind)
 
@@ -362,7 +401,8 @@ def make_card(
 def make_row(sweep: Sequence[tuple[Attack, Result]]) -> CardRow:
     """One sweep's row."""
     attack = sweep[0][0]
-    verdicts = [result.after for _, result in sweep if result.after is not None]
+    read = [_read(result) for _, result in sweep]
+    verdicts = [verdict for verdict in read if verdict is not None]
     return CardRow(
         attack=name_of(attack),
         variant=attack.variant,
@@ -378,20 +418,35 @@ def make_row(sweep: Sequence[tuple[Attack, Result]]) -> CardRow:
 
 def make_point(attack: Attack, result: Result) -> CardPoint:
     """One result, judged from the owner's side."""
-    after = result.after
+    after, aligned = result.after, result.aligned
     missing = NO_KEY if attack.kind == KEY else UNREADABLE
+    read = _read(result)
     return CardPoint(
         strength=attack.strength,
         settings=jsonable(result.settings),
         status=missing if after is None else after.status,
         matched=None if after is None else after.matched,
-        bits=None if after is None else after.bits,
+        bits=None if read is None else read.bits,
         held=result.held,
         change=result.change if math.isfinite(result.change) else None,
         seconds=result.seconds,
         note=result.note or result.unreadable,
         figures=jsonable(result.figures),
+        status_aligned=_status_aligned(result),
+        matched_aligned=None if aligned is None else aligned.matched,
+        held_aligned=result.survived_aligned,
     )
+
+
+def _read(result: Result) -> Verdict | None:
+    """A verdict of the attacked copy: by position, else with the anchor."""
+    return result.aligned if result.after is None else result.after
+
+
+def _status_aligned(result: Result) -> str | None:
+    if not result.anchored:
+        return None
+    return UNREADABLE if result.aligned is None else result.aligned.status
 
 
 def _table(value: Any) -> dict[str, Any]:
