@@ -41,3 +41,29 @@ def test_rounding_hides_what_another_blas_does_otherwise() -> None:
     factors = np.array([0.5, 1 / 3], np.float32)
     near = Move(np.arange(2), factors + np.float32(GRID / 8)).rounded()
     np.testing.assert_array_equal(Move(np.arange(2), factors).rounded().factor, near.factor)
+
+
+def test_blocks_mix_the_gathered_channels(values: np.ndarray) -> None:
+    blocks = np.array([[[0, 2], [1, 0]], [[1, 1], [0, 0]]], np.float32)
+    move = Move(np.array([3, 0, MISSING, 2]), blocks=blocks)
+    out = move.of(values, 0)
+    np.testing.assert_array_equal(
+        out, np.stack([2 * values[0], values[3], values[2], 0 * values[0]])
+    )
+    np.testing.assert_array_equal(move.found, [True, True, True, False])
+    assert not Move(np.arange(4), blocks=np.stack([np.eye(2, dtype=np.float32)] * 2)).is_same
+
+
+def test_factors_before_and_behind_a_matrix(values: np.ndarray) -> None:
+    rng = np.random.default_rng(0)
+    matrix, before, factor = (
+        rng.standard_normal(shape).astype(np.float32) for shape in ((2, 3), 3, 2)
+    )
+    out = Move(None, factor, matrix, before=before).of(values, 1)
+    whole = factor[:, None] * matrix * before
+    np.testing.assert_allclose(out, Move(matrix=whole).of(values, 1), rtol=1e-5)
+    gathered = Move(np.array([2, 0]), factor, before=before).of(values, 1)
+    expected = np.stack(
+        [values[:, 2] * before[2] * factor[0], values[:, 0] * before[0] * factor[1]], axis=1
+    )
+    np.testing.assert_allclose(gathered, expected, rtol=1e-6)

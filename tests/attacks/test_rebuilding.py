@@ -12,7 +12,7 @@ from neuralmark.attacks.contract import Array, Scene  # noqa: E402
 from neuralmark.attacks.engine.launch import launch  # noqa: E402
 from neuralmark.attacks.engine.options import LaunchOptions  # noqa: E402
 from neuralmark.attacks.engine.subject import subject_of  # noqa: E402
-from neuralmark.attacks.restructure import Restructure  # noqa: E402
+from neuralmark.attacks.restructure import Manner, Restructure  # noqa: E402
 from neuralmark.attacks.tools import growing  # noqa: E402
 from neuralmark.attacks.tools.rebuilding import Rebuilding  # noqa: E402
 from tests.support import architectures as models  # noqa: E402
@@ -31,7 +31,7 @@ def twins(rows: Array, least: float) -> list[tuple[int, int]]:
     return [(int(i), int(j)) for i, j in alike]
 
 
-def rebuilt(model: Any, how: str, amount: float) -> dict[str, Array]:
+def rebuilt(model: Any, how: Manner, amount: float) -> dict[str, Array]:
     result = launch(Restructure(how, amount), dict(subject_of(model).weights))
     assert result.weights is not None
     return dict(result.weights)
@@ -119,7 +119,7 @@ def test_heads_have_axes_of_equal_size_at_right_angles() -> None:
     assert np.allclose(gram, np.eye(16) * gram[0, 0], atol=1e-3 * gram[0, 0])
 
 
-def rebuilt_with_heads(how: str, amount: float, heads: int) -> dict[str, Array]:
+def rebuilt_with_heads(how: Manner, amount: float, heads: int) -> dict[str, Array]:
     table = dict(subject_of(models.gpt2()).weights)
     result = launch(Restructure(how, amount, heads), table)
     assert result.weights is not None

@@ -17,7 +17,7 @@ from neuralmark.attacks.contract import Scene  # noqa: E402
 from neuralmark.attacks.engine.launch import launch  # noqa: E402
 from neuralmark.attacks.engine.options import LaunchOptions  # noqa: E402
 from neuralmark.attacks.engine.subject import subject_of  # noqa: E402
-from neuralmark.attacks.restructure import COUNTS, HOW, SHARES, Restructure  # noqa: E402
+from neuralmark.attacks.restructure import COUNTS, HOW, SHARES, Manner, Restructure  # noqa: E402
 from neuralmark.structures import structure_of  # noqa: E402
 from tests.support import architectures as models  # noqa: E402
 
@@ -106,14 +106,14 @@ def outputs(model: Any, inputs: Any) -> Any:
     return getattr(made, "logits", made)
 
 
-def rebuilt(model: Any, how: str, amount: float = 1.0, heads: int = 0) -> Any:
+def rebuilt(model: Any, how: Manner, amount: float = 1.0, heads: int = 0) -> Any:
     result = launch(Restructure(how, amount, heads), model)
     assert result.model is not None
     return result.model
 
 
 @pytest.mark.parametrize(("name", "how"), WAYS)
-def test_the_function_stays(name: str, how: str) -> None:
+def test_the_function_stays(name: str, how: Manner) -> None:
     make, inputs, tensor, _ = CASES[name]
     model, given = make(), inputs()
     before = outputs(model, given)
@@ -129,7 +129,7 @@ def test_the_function_stays(name: str, how: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "how"), OTHER_WAYS)
-def test_what_cannot_be_done_is_said(name: str, how: str) -> None:
+def test_what_cannot_be_done_is_said(name: str, how: Manner) -> None:
     with pytest.raises(AttackError, match=f"{how} needs"):
         launch(Restructure(how), CASES[name][0]())
 
@@ -138,7 +138,7 @@ MARKED = [(name, how) for name, how in WAYS if name in ("cifar", "basic", "gpt2"
 
 
 @pytest.mark.parametrize(("name", "how"), MARKED)
-def test_the_mark_after(name: str, how: str) -> None:
+def test_the_mark_after(name: str, how: Manner) -> None:
     make, _, tensor, _ = CASES[name]
     tensor = ELSEWHERE.get((name, how), tensor)
     model = make()
@@ -167,8 +167,8 @@ def test_a_file_is_rebuilt_as_the_module_is(name: str) -> None:
     model = make()
     table = {f"module.{n}": v for n, v in subject_of(model).weights.items()}
     heads = getattr(getattr(model, "config", None), "num_attention_heads", 0)
-    for how in ways.split():
-        if how in COUNTS or how == "vocabulary":
+    for how in HOW:
+        if how in COUNTS or how == "vocabulary" or how not in ways.split():
             continue
         result = launch(Restructure(how, 0.5, heads), table)
         assert result.weights is not None
@@ -300,7 +300,7 @@ def test_a_branch_is_refused_with_its_place() -> None:
     ("how", "amount"),
     [("permute", 1.5), ("flip", 0.0), ("dummy", 0.5), ("dummy", 1.5), ("rescale", 11.0), ("x", 1)],
 )
-def test_settings_out_of_range_are_refused(how: str, amount: float) -> None:
+def test_settings_out_of_range_are_refused(how: Manner, amount: float) -> None:
     with pytest.raises(ParameterError):
         Restructure(how, amount)
 

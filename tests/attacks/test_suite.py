@@ -16,9 +16,10 @@ from safetensors.numpy import load_file, save_file
 from neuralmark import Key, attacks, embed, imprint
 from neuralmark.attacks import Attack, Card, Outcome, Scene, option
 from neuralmark.attacks.contract import AttackKind
-from neuralmark.attacks.engine import arena, card, suite
-from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine import arena, card, suite, tally
+from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions, SuiteOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.engine.save import save_attacked
 from neuralmark.errors import (
     AttackError,
@@ -140,7 +141,7 @@ def result_of(attack: Attack, verdict: Verdict, matched: int | None) -> Result:
 
 def row_of(verdict: Verdict, reached: Mapping[float, int | None]) -> card.CardRow:
     sweep = [(Turn(share), result_of(Turn(share), verdict, n)) for share, n in reached.items()]
-    return card.make_row(sweep)
+    return tally.make_row(sweep)
 
 
 def test_jobs_change_nothing(marked: Path) -> None:
@@ -243,7 +244,7 @@ def anchored(verdict: Verdict, reached: Mapping[float, tuple[int | None, int | N
         result = result_of(Turn(share), verdict, placed)
         after = result_of(Turn(share), verdict, aligned).after
         sweep.append((Turn(share), replace(result, anchored=True, aligned=after)))
-    return card.make_row(sweep)
+    return tally.make_row(sweep)
 
 
 def test_both_columns(verdict: Verdict) -> None:
@@ -266,7 +267,7 @@ def test_both_columns(verdict: Verdict) -> None:
     assert (third.held, third.held_aligned, third.status_aligned) == (False, True, "verified")
     assert (last.matched_aligned, last.bits, last.status_aligned) == (None, None, "unreadable")
     assert last.held_aligned is False
-    made = card.make_card(verdict, [], [], seed=0, seconds=0.0)
+    made = tally.make_card(verdict, [], [], seed=0, seconds=0.0)
     both = replace(made, rows=(row,))
     assert both.anchored
     assert Card.from_dict(both.to_dict()) == both
@@ -291,7 +292,7 @@ def test_without_an_anchor_there_is_one_column(verdict: Verdict) -> None:
     ],
 )
 def test_a_card_that_contradicts_itself_is_refused(verdict: Verdict, wrong: dict[str, Any]) -> None:
-    made = card.make_card(verdict, [], [], seed=0, seconds=0.0)
+    made = tally.make_card(verdict, [], [], seed=0, seconds=0.0)
     told = replace(made, rows=(anchored(verdict, {0.1: (None, 155)}),)).to_dict()
     told["rows"][0]["points"][0] |= wrong
     with pytest.raises(RecordError):
@@ -304,12 +305,12 @@ def test_forging_succeeds_only_if_verified(marked: Path, verdict: Verdict) -> No
     for key, held in outcomes.items():
         attack = Forge(key)
         result = launch(attack, marked, KEY)
-        made = card.make_card(verdict, [(attack, result)], [], seed=0, seconds=1.0)
+        made = tally.make_card(verdict, [(attack, result)], [], seed=0, seconds=1.0)
         assert made.removals == ()
         (row,) = made.forgeries
         assert row.points[0].held == held, key
         assert (row.flipped is None) == held
-    assert card.make_point(Forge(None), launch(Forge(None), marked, KEY)).status == "no-key"
+    assert tally.make_point(Forge(None), launch(Forge(None), marked, KEY)).status == "no-key"
 
 
 def test_what_is_not_run_is_listed(marked: Path) -> None:
@@ -417,8 +418,8 @@ def test_the_environment_is_put_back(marked: Path, monkeypatch: pytest.MonkeyPat
 SCRIPT = """
 import sys
 from neuralmark import Key, attacks, errors
-options = attacks.SuiteOptions(only=["shift"], jobs=2)
 try:
+    options = attacks.SuiteOptions(only=["shift"], jobs=2)
     attacks.suite(sys.argv[1], Key.load(sys.argv[2]), options)
 except errors.AttackError as error:
     print(error)

@@ -13,5 +13,6 @@ Nothing in this package sees a key's matrix, bits or carriers.
     aligning  the order, signs, scales and rotations of channels, heads and streams (pure)
     factors   factors of rows and columns, by regression on the anchor (pure)
     cleaning  what was added to the weights and shows itself against the anchor (pure)
+    effort    how much is done for it
     restoring all of it in order: a suspect in the anchor's coordinates, and what was done
 """

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
 
+import numpy as np
+
 from neuralmark.core.key import Placement
 from neuralmark.errors import UnknownFamilyError
-from neuralmark.structures.structure import Array, Structure
+from neuralmark.structures.structure import Array, Indices, Structure
 
 ALIGNER_VERSION = 1
 """Part of every anchor: another aligner would put the same suspect into another order."""
@@ -30,11 +32,21 @@ class AnchorEntry:
     role: Role = MARKED
     rows: int | None = None
     """How many rows are kept, evenly spaced (of embeddings); None: all of them."""
+    wide: bool = False
+    """Whether its scales (a vector's values) are float32: float16 has not the range."""
+    sha512: str = ""
+    """Of its payload, in hexadecimal digits."""
 
     @property
     def kept_shape(self) -> tuple[int, ...]:
         """The shape of what is kept."""
         return self.shape if self.rows is None else (self.rows, *self.shape[1:])
+
+    @property
+    def kept_rows(self) -> Indices:
+        """Which rows of the original are kept, in order."""
+        rows = self.shape[0] if self.rows is None else self.rows
+        return np.arange(rows) * self.shape[0] // max(rows, 1)
 
 
 @dataclass(frozen=True)
@@ -42,11 +54,13 @@ class Skeleton:
     """All that is known of the original model beside its weights."""
 
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
-    """Canonical names and shapes of all its tensors."""
+    """Canonical names and shapes of all its floating-point tensors, sorted."""
     heads: int = 0
     """Attention heads; 0 where they are not known."""
     tied: tuple[tuple[str, str], ...] = ()
     """Tensors that are one (canonical names)."""
+    aligner: int = ALIGNER_VERSION
+    """Version of the aligner that the anchor was made for."""
 
     @cached_property
     def structure(self) -> Structure | None:

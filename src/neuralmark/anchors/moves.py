@@ -1,9 +1,9 @@
 """How one axis of a suspect's tensor becomes the same axis of the anchor's.
 
-A move is a gather (each channel of the anchor is a channel of the suspect, times a factor) or a
-matrix (each channel of the anchor is a mixture of the suspect's: a rotated stream or head, channels
-that were split). Channels of the anchor that the suspect does not have are all zeros, and `found`
-says which are there.
+A move is a gather (each channel of the anchor is a channel of the suspect, times a factor), with
+mixtures inside runs of it (rotated heads), or a matrix (each channel of the anchor is a mixture of
+the suspect's: a rotated stream, channels that were split). Channels of the anchor that the suspect
+does not have are all zeros, and `found` says which are there.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,21 @@ GRID = 2.0**-20
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """One axis: where each channel of the anchor comes from."""
+    """One axis: where each channel of the anchor comes from.
+
+    Done in this order: the suspect's channels are multiplied, gathered, mixed, multiplied.
+    """
 
     index: Indices | None = None
     """For each channel of the anchor its place in the suspect, or MISSING."""
     factor: Array | None = None
-    """What each gathered channel is multiplied by; None: by 1."""
+    """What each channel of the anchor is multiplied by at last; None: by 1."""
     matrix: Array | None = None
     """Instead of a gather: anchor's channels x suspect's channels."""
+    blocks: Array | None = None
+    """Mixtures within equal runs of the gathered channels: runs x size x size."""
+    before: Array | None = None
+    """What each channel of the suspect is multiplied by at first; None: by 1."""
 
     @classmethod
     def same(cls, size: int) -> "Move":
@@ -49,40 +56,58 @@ class Move:
     @property
     def found(self) -> Mask:
         """Which of the anchor's channels the suspect has."""
-        if self.index is not None:
-            return np.asarray(self.index != MISSING)
-        assert self.matrix is not None
-        return np.asarray(self.matrix.any(axis=1))
+        if self.index is None:
+            assert self.matrix is not None
+            return np.asarray(self.matrix.any(axis=1))
+        there = self.index != MISSING
+        if self.blocks is not None:
+            runs = there.reshape(len(self.blocks), 1, -1)
+            there = ((self.blocks != 0) & runs).any(axis=2).reshape(-1)
+        return np.asarray(there)
 
     @property
     def is_same(self) -> bool:
         """Whether it changes nothing."""
         return (
             self.index is not None
-            and self.factor is None
+            and all(x is None for x in (self.factor, self.blocks, self.before))
             and bool((self.index == np.arange(len(self.index))).all())
         )
 
     def rounded(self) -> "Move":
-        """With factors and matrix on the grid."""
-        return Move(self.index, _on_grid(self.factor), _on_grid(self.matrix))
+        """With factors and matrices on the grid."""
+        numbers = (self.factor, self.matrix, self.blocks, self.before)
+        return Move(self.index, *(_on_grid(x) for x in numbers))
 
     def of(self, values: Array, axis: int) -> Array:
         """The suspect's values with this axis as the anchor has it."""
         if self.is_same and values.shape[axis] == self.size:
             return values
-        if self.matrix is not None:
-            moved = np.tensordot(self.matrix, values, axes=(1, axis))
-            return np.ascontiguousarray(np.moveaxis(moved, 0, axis), np.float32)
-        assert self.index is not None
-        taken = np.take(values, np.maximum(self.index, 0), axis=axis).astype(np.float32)
-        along = self.found.astype(np.float32)
+        values = np.asarray(values, np.float32)
+        if self.before is not None:
+            values = values * _along(self.before, axis, values.ndim)
+        values = self._mixed(values, axis) if self.index is None else self._gathered(values, axis)
         if self.factor is not None:
-            along = along * self.factor.astype(np.float32)
-        shape = [1] * values.ndim
-        shape[axis] = -1
-        taken *= along.reshape(shape)
-        return taken
+            values = values * _along(self.factor, axis, values.ndim)
+        return values
+
+    def _mixed(self, values: Array, axis: int) -> Array:
+        assert self.matrix is not None
+        made = np.tensordot(self.matrix, values, axes=(1, axis))
+        return np.ascontiguousarray(np.moveaxis(made, 0, axis), np.float32)
+
+    def _gathered(self, values: Array, axis: int) -> Array:
+        assert self.index is not None
+        taken = np.take(values, np.maximum(self.index, 0), axis=axis)
+        there = self.index != MISSING
+        if not there.all():
+            taken *= _along(there.astype(np.float32), axis, values.ndim)
+        if self.blocks is None:
+            return taken
+        first = np.moveaxis(taken, axis, 0)
+        runs = first.reshape(len(self.blocks), self.blocks.shape[2], -1)
+        made = np.matmul(self.blocks.astype(np.float32), runs).reshape(first.shape)
+        return np.ascontiguousarray(np.moveaxis(made, 0, axis))
 
 
 Moves = tuple[Move, ...]
@@ -94,6 +119,13 @@ def moved(values: Array, moves: Sequence[Move]) -> Array:
     for axis, move in enumerate(moves):
         values = move.of(values, axis)
     return values
+
+
+def _along(factors: Array, axis: int, ndim: int) -> Array:
+    """Factors shaped to multiply along an axis."""
+    shape = [1] * ndim
+    shape[axis] = -1
+    return factors.astype(np.float32).reshape(shape)
 
 
 def _on_grid(values: Array | None) -> Array | None:

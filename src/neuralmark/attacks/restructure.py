@@ -9,7 +9,7 @@ the owner undoes it by aligning the suspect with his anchor.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final, Literal, get_args
 
 from neuralmark.attacks.contract import Attack, Outcome, Scene, option
 from neuralmark.attacks.tools import rebuilding
@@ -17,11 +17,31 @@ from neuralmark.attacks.tools.rebuilding import Rebuilding, Touched
 from neuralmark.errors import AttackError, ParameterError
 from neuralmark.structures.structure import Structure
 
-PERMUTE, RESCALE, FLIP, DUMMY, ROTATE = "permute", "rescale", "flip", "dummy", "rotate"
-SPLIT, DUPLICATE, VOCABULARY, EQUALISE = "split", "duplicate", "vocabulary", "equalise"
-ALL = "all"
+Manner = Literal[
+    "permute",
+    "rescale",
+    "flip",
+    "dummy",
+    "rotate",
+    "split",
+    "duplicate",
+    "vocabulary",
+    "equalise",
+    "all",
+]
+"""What is done to channels, heads, streams and tokens."""
+PERMUTE: Final = "permute"
+RESCALE: Final = "rescale"
+FLIP: Final = "flip"
+DUMMY: Final = "dummy"
+ROTATE: Final = "rotate"
+SPLIT: Final = "split"
+DUPLICATE: Final = "duplicate"
+VOCABULARY: Final = "vocabulary"
+EQUALISE: Final = "equalise"
+ALL: Final = "all"
 
-WAYS: dict[str, Callable[[Rebuilding, float], Touched]] = {
+WAYS: dict[Manner, Callable[[Rebuilding, float], Touched]] = {
     PERMUTE: rebuilding.permute,
     RESCALE: rebuilding.rescale,
     FLIP: rebuilding.flip,
@@ -33,12 +53,12 @@ WAYS: dict[str, Callable[[Rebuilding, float], Touched]] = {
     EQUALISE: rebuilding.equalise,
     ALL: rebuilding.everything,
 }
-HOW = tuple(WAYS)
-SHARES = (PERMUTE, FLIP, ROTATE, VOCABULARY, EQUALISE)
-COUNTS = {DUMMY: 1, SPLIT: 1, DUPLICATE: 1, ALL: 0}
+HOW: tuple[Manner, ...] = get_args(Manner)
+SHARES: tuple[Manner, ...] = (PERMUTE, FLIP, ROTATE, VOCABULARY, EQUALISE)
+COUNTS: dict[Manner, int] = {DUMMY: 1, SPLIT: 1, DUPLICATE: 1, ALL: 0}
 """The fewest channels that each of these adds to a layer."""
 
-_SWEEP: dict[str, tuple[float, ...]] = {
+_SWEEP: dict[Manner, tuple[float, ...]] = {
     PERMUTE: (0.1, 0.5, 1.0),
     FLIP: (0.1, 0.5, 1.0),
     RESCALE: (0.5, 1.0, 3.0),
@@ -79,7 +99,7 @@ class Restructure(Attack):
     preserves: ClassVar[bool] = True
     """`launch` compares outputs before and after when there is data."""
 
-    how: str = option(PERMUTE, "what is done to channels, heads and streams", choices=HOW)
+    how: Manner = option(PERMUTE, "what is done to channels, heads and streams", choices=HOW)
     amount: float = option(
         1.0,
         "share of channels or tokens (permute, flip, rotate, vocabulary), a of e^U(-a,a) (rescale),"

@@ -12,7 +12,7 @@ from neuralmark.cli import _output as output
 if TYPE_CHECKING:
     from neuralmark.attacks import Attack
     from neuralmark.attacks.engine.card import Before, Card, CardPoint, CardRow
-    from neuralmark.attacks.engine.launch import Result
+    from neuralmark.attacks.engine.result import Result
     from neuralmark.records import Verdict
 
 NONE = "-"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
@@ -263,7 +263,8 @@ def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Re
 
 def _option(field: "Field[Any]", kind: Any) -> Callable[[F], F] | None:
     """The command-line option of a setting; None for one that only Python can give."""
-    kinds = [each for each in get_args(kind) or (kind,) if each is not type(None)]
+    words = get_origin(kind) is Literal
+    kinds = [str] if words else [e for e in get_args(kind) or (kind,) if e is not type(None)]
     if len(kinds) != 1 or kinds[0] not in PLAIN:
         return None
     name = field.name.replace("_", "-")

@@ -1,14 +1,18 @@
-"""What a user may choose when he marks a file or a training: frozen records, checked once."""
+"""What a user may choose when marking a file or a training: frozen records, checked once."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, get_args
 
+from neuralmark.anchors.effort import ALIGN_LIMIT, AlignOptions
 from neuralmark.core.key import Parameters
 from neuralmark.errors import ParameterError
 from neuralmark.keys.key import Key
+
+if TYPE_CHECKING:
+    from neuralmark.anchors.anchor import Anchor
 
 T = TypeVar("T")
 
@@ -91,6 +95,43 @@ def check_effort(strength: float | None, budget: float | None) -> None:
         )
     if budget is not None and not 0 < budget <= 100:
         raise ParameterError(f"budget must be a percentage above 0 and up to 100, not {budget}")
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """How a suspect is looked at; the defaults suit most.
+
+    Attributes:
+        anchor: The anchor of the mark: its file, the unmarked original, or an `Anchor`; by default
+            it is sought beside the claim.
+        effort: Share of the marked weights that is looked for where weights are put back in order,
+            fixed before anything is read; the rest is filled from the anchor.
+        align_limit: The most entries that a table of likenesses may have; larger axes are not put
+            in order.
+        full_digest: Whether to take the SHA-256 of whole files, which `sha256sum` prints, for
+            `Verdict.sha256`. None: if they have at most 64 MiB in all, since reading all of a
+            large model can take longer than looking for the mark.
+
+    Raises:
+        ParameterError: A value is out of range.
+
+    Examples:
+        >>> neuralmark.VerifyOptions(effort=0.25).full_digest is None
+        True
+    """
+
+    anchor: "Anchor | str | Path | None" = None
+    effort: float = 1.0
+    align_limit: int = ALIGN_LIMIT
+    full_digest: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing."""
+        self.aligning()
+
+    def aligning(self) -> AlignOptions:
+        """What of it the aligner needs."""
+        return AlignOptions(self.effort, self.align_limit)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from neuralmark.attacks.engine.card import CardPoint, CardRow
+from neuralmark.attacks.engine.card import CardPoint, CardRow, PointStatus
 from neuralmark.reports.render import svg
 from neuralmark.reports.render.page import figure, folded, number, paragraphs, table, text
 
@@ -21,7 +21,7 @@ MANY = 6
 
 ANCHORED = ", with the anchor"
 
-_WORDS = {
+_WORDS: dict[PointStatus, str] = {
     "verified": "verified",
     "not-verified": "not verified",
     "matches-unproven": "matches, unproven",
@@ -199,6 +199,6 @@ def _told(row: CardRow) -> str:
     return f"{row.label} flips the verdict{where}"
 
 
-def word(status: str) -> str:
+def word(status: PointStatus) -> str:
     """A status in plain words."""
-    return _WORDS.get(status, status)
+    return _WORDS[status]

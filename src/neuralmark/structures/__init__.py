@@ -21,7 +21,10 @@ from neuralmark.structures.structure import Structure, Weights
 if TYPE_CHECKING:
     import torch
 
-NAMES = "ResNet, VGG, AlexNet, plain Sequential chains, GPT-2 and Llama"
+NAMES = (
+    "ResNet, VGG, AlexNet, plain Sequential chains, GPT-2, Llama (and Mistral, Qwen, Gemma), BERT"
+    " (and RoBERTa) and ViT"
+)
 
 
 def structure_of(

@@ -17,10 +17,12 @@ STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 @dataclass(frozen=True)
 class Hints:
-    """What only a live module (or the caller) knows: counts of heads, eps of norms."""
+    """What only a live module (or the caller) knows: counts of heads, eps and gains of norms."""
 
     heads: int = 0
     eps: Mapping[str, float] = field(default_factory=dict)
+    plus: float = 0.0
+    """What is added to the stored gain of a norm (1 in Gemma)."""
 
     @classmethod
     def of(cls, module: "torch.nn.Module | None", heads: int) -> "Hints":
@@ -34,7 +36,8 @@ class Hints:
             for name, part in module.named_modules()
             if isinstance(getattr(part, "eps", None), float)
         }
-        return cls(int(found), eps)
+        gemma = str(getattr(config, "model_type", "")).startswith("gemma")
+        return cls(int(found), eps, float(gemma))
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Book:
         return alike and self.same(self.stored[one], self.stored[other])
 
     def norm(self, prefix: str, size: int, hints: Hints, *, direct: bool = True) -> Norm:
-        """The batch norm of this prefix; an error when it is none of this size."""
+        """The batch norm of this prefix; an error if it has another size."""
         names = [f"{prefix}.{part}" for part in STATISTICS]
         if any(self.shapes.get(name) != (size,) for name in names):
             raise UnknownFamilyError(

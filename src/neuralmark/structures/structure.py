@@ -8,16 +8,25 @@ and so is undoing it (`anchors.aligning`).
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-HIDDEN, STREAM, HEADS = "hidden", "stream", "heads"
-RELU, LINEAR, OTHER = "relu", "linear", "other"
+ChannelKind = Literal["hidden", "stream", "heads"]
+HIDDEN: Final = "hidden"
+STREAM: Final = "stream"
+HEADS: Final = "heads"
+Activation = Literal["relu", "linear", "other"]
+RELU: Final = "relu"
+LINEAR: Final = "linear"
+OTHER: Final = "other"
 Indices = npt.NDArray[np.intp]
 Array = npt.NDArray[np.float32]
 Weights = Mapping[str, Array]
 """Tensors by their stored names."""
+Fold = tuple[str, "tuple[Side, ...]"]
+"""A norm's gain, and the layers that read what it multiplies (by the residual stream's side)."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +86,8 @@ class Group:
     consumers: tuple[Side, ...] = ()
     riders: tuple[Side, ...] = ()
     """What only moves along: gains of norms, gates, queries and keys."""
-    kind: str = HIDDEN
-    activation: str = OTHER
+    kind: ChannelKind = HIDDEN
+    activation: Activation = OTHER
     """Between producers and consumers: `relu` lets positive factors pass, `linear` signs too."""
     movable: bool = True
     """False: read by something that is not in the map, so only batch norms may be played on."""
@@ -114,13 +123,55 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Attention:
+    """An attention layer: its heads lie one after the other along one side of each matrix.
+
+    The other side of each matrix is the residual stream's. Queries, keys and values are given by
+    their weight and, where there is one, their bias, from the first value of the first head on.
+    """
+
+    name: str
+    query: tuple[Side, ...]
+    key: tuple[Side, ...]
+    value: tuple[Side, ...]
+    output: Side
+    queries: int
+    """Values of all query heads together; so many does the output layer read."""
+    keys: int
+    """Values of all key heads together."""
+    size: int = 0
+    """Values of one head; 0 where it is not known."""
+    rotary: bool = False
+    """Whether values f and f + size/2 of a query or key head are turned by its position."""
+    normed: bool = False
+    """Whether queries and keys are normed head by head, so that they bear no matrix between."""
+
+    @property
+    def key_heads(self) -> int:
+        """How many heads of keys and values there are."""
+        return self.keys // self.size
+
+    @property
+    def share(self) -> int:
+        """How many query heads read one key head."""
+        return self.queries // self.keys
+
+    def tensors(self) -> set[str]:
+        """Names of all tensors it touches."""
+        made = (*self.query, *self.key, *self.value, self.output)
+        return {side.tensor for side in made}
+
+
+@dataclass(frozen=True)
 class ResidualStream:
     """A residual stream that is normed by its length only (RMSNorm), so that it may be rotated."""
 
     size: int
     sides: tuple[Side, ...]
-    folds: tuple[tuple[str, tuple[Side, ...]], ...]
+    folds: tuple[Fold, ...]
     """Gains of norms, and the layers behind each into which they are multiplied first."""
+    plus: float = 0.0
+    """What the model adds to a stored gain (1 in Gemma)."""
 
     def tensors(self) -> set[str]:
         """Names of all tensors it touches."""
@@ -157,3 +208,7 @@ class Structure:
     notes: tuple[str, ...] = ()
     """What had to be left out, and why."""
     vocabulary: Vocabulary | None = None
+    attentions: tuple[Attention, ...] = ()
+    """Of a transformer, layer by layer."""
+    gains: tuple[Fold, ...] = ()
+    """Gains that could be multiplied into the layers behind them; an alignment sees them so."""

@@ -21,8 +21,9 @@ import numpy as np
 from neuralmark.attacks import name_of
 from neuralmark.attacks.contract import Attack, Data, Weights
 from neuralmark.attacks.engine.card import Skipped
-from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.engine.subject import Subject, read_weights, subject_of
 from neuralmark.core.encoding import canonical_json
 from neuralmark.errors import AttackError, DataMismatchError, MissingExtraError

@@ -1,25 +1,24 @@
 """The robustness card: what a mark withstood, and at which strength each attack undid it.
 
-Pure functions from results to the card; `suite` runs the attacks.
+A record like a verdict; `suite` runs the attacks, and `tally` makes the card of their results.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
-from neuralmark.attacks import name_of
-from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, Attack
+from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, AttackKind
 from neuralmark.attacks.engine import presenting
-from neuralmark.attacks.engine.launch import Result
 from neuralmark.core.key import MAX_BITS
-from neuralmark.records import STATUSES, VERIFIED, Fields, Record, Verdict
+from neuralmark.records import STATUSES, VERIFIED, Fields, Record, Status, Verdict
 from neuralmark.version import __version__
 
 CARD_FORMAT = "neuralmark-card/1"
-UNREADABLE = "unreadable"
+PointStatus = Literal[Status, "no-key"]
+UNREADABLE: Final = "unreadable"
 """Status where the marked tensors are gone, so that there is nothing to give a verdict on."""
-NO_KEY = "no-key"
+NO_KEY: Final = "no-key"
 """Status where a forger came back without a key."""
 
 
@@ -29,7 +28,7 @@ class CardPoint:
 
     strength: float
     settings: Mapping[str, Any]
-    status: str
+    status: PointStatus
     """Of the owner's key afterwards; of the forged key for an attack that forges one."""
     matched: int | None
     bits: int | None
@@ -41,7 +40,7 @@ class CardPoint:
     note: str = ""
     figures: Mapping[str, float | None] = field(default_factory=dict)
     """None for a figure that is not a number."""
-    status_aligned: str | None = None
+    status_aligned: Status | None = None
     """The same three with the anchor, the weights put back in order; None where there is none."""
     matched_aligned: int | None = None
     held_aligned: bool | None = None
@@ -71,7 +70,7 @@ class CardPoint:
         return cls(
             strength=given.number("strength"),
             settings=_table(given.raw("settings")),
-            status=given.one_of("status", (*STATUSES, NO_KEY)),
+            status=given.one_of("status", get_args(PointStatus)),
             matched=matched,
             bits=bits,
             held=given.flag("held"),
@@ -91,7 +90,7 @@ class CardRow:
 
     attack: str
     variant: str
-    kind: str
+    kind: AttackKind
     dial: str
     """Name of the setting that says how strong it is; empty: there is only one strength."""
     unit: str
@@ -203,7 +202,7 @@ class Skipped:
 class Before:
     """What of the verdict on the model as it came is on its card: no margins, no tensors."""
 
-    status: str
+    status: Status
     matched: int
     bits: int
     boundary: int | None
@@ -315,7 +314,7 @@ class Card(Record):
         """Whether attacked copies were read with an anchor too."""
         return any(row.aligned is not None for row in self.removals)
 
-    def _of(self, kind: str) -> tuple[CardRow, ...]:
+    def _of(self, kind: AttackKind) -> tuple[CardRow, ...]:
         return tuple(row for row in self.rows if row.kind == kind)
 
     def _repr_html_(self) -> str:
@@ -329,8 +328,9 @@ class Card(Record):
             Plain values, by name.
 
         Examples:
-            >>> verdict = neuralmark.verify("marked.safetensors", key)
-            >>> make_card(verdict, [], [], seed=0, seconds=0.0).to_dict()["format"]
+            >>> before = Before.of(neuralmark.verify("marked.safetensors", key))
+            >>> card = Card("marked.safetensors", key.fingerprint, before, (), (), 0, 0.0)
+            >>> card.to_dict()["format"]
             'neuralmark-card/1'
         """
         before = self.before
@@ -373,80 +373,6 @@ class Card(Record):
             seconds=given.number("seconds"),
             version=given.text("version"),
         )
-
-
-def make_card(
-    before: Verdict,
-    results: Iterable[tuple[Attack, Result]],
-    skipped: Sequence[Skipped],
-    *,
-    seed: int,
-    seconds: float,
-) -> Card:
-    """The card of results in the order of their sweeps."""
-    sweeps: dict[tuple[str, str], list[tuple[Attack, Result]]] = {}
-    for attack, result in results:
-        sweeps.setdefault((name_of(attack), attack.variant), []).append((attack, result))
-    return Card(
-        model=before.model,
-        fingerprint=before.fingerprint,
-        before=Before.of(before),
-        rows=tuple(map(make_row, sweeps.values())),
-        skipped=tuple(skipped),
-        seed=seed,
-        seconds=seconds,
-    )
-
-
-def make_row(sweep: Sequence[tuple[Attack, Result]]) -> CardRow:
-    """One sweep's row."""
-    attack = sweep[0][0]
-    read = [_read(result) for _, result in sweep]
-    verdicts = [verdict for verdict in read if verdict is not None]
-    return CardRow(
-        attack=name_of(attack),
-        variant=attack.variant,
-        kind=attack.kind,
-        dial=attack.dial,
-        unit=attack.unit(),
-        summary=attack.summary,
-        expects=attack.expects,
-        boundary=verdicts[0].boundary if verdicts else None,
-        points=tuple(make_point(each, result) for each, result in sweep),
-    )
-
-
-def make_point(attack: Attack, result: Result) -> CardPoint:
-    """One result, judged from the owner's side."""
-    after, aligned = result.after, result.aligned
-    missing = NO_KEY if attack.kind == KEY else UNREADABLE
-    read = _read(result)
-    return CardPoint(
-        strength=attack.strength,
-        settings=jsonable(result.settings),
-        status=missing if after is None else after.status,
-        matched=None if after is None else after.matched,
-        bits=None if read is None else read.bits,
-        held=result.held,
-        change=result.change if math.isfinite(result.change) else None,
-        seconds=result.seconds,
-        note=result.note or result.unreadable,
-        figures=jsonable(result.figures),
-        status_aligned=_status_aligned(result),
-        matched_aligned=None if aligned is None else aligned.matched,
-        held_aligned=result.survived_aligned,
-    )
-
-
-def _read(result: Result) -> Verdict | None:
-    """A verdict of the attacked copy: by position, else with the anchor."""
-    return result.aligned if result.after is None else result.after
-
-
-def _status_aligned(result: Result) -> str | None:
-    if not result.anchored:
-        return None
-    return UNREADABLE if result.aligned is None else result.aligned.status
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a user may choose when he launches an attack or runs the suite: frozen records."""
+"""What a user may choose when launching an attack or running the suite: frozen records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

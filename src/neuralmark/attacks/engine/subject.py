@@ -187,7 +187,7 @@ def _check_part(part: str, inputs: Any, labels: Any) -> None:
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     if labels.ndim != 1 or not whole:
         raise DataMismatchError(
-            f"{part}labels of the data must be whole numbers in one dimension, one an example, not"
+            f"{part}labels of the data must be whole numbers in one dimension, one per example, not"
             f" {str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}"
         )
     count = len(inputs) if inputs.ndim else 0

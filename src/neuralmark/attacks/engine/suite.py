@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 from neuralmark.attacks import get, name_of, names
 from neuralmark.attacks.contract import Attack, Data, Need, Weights
 from neuralmark.attacks.engine.arena import Arena, Counting, fight_all, fight_here
-from neuralmark.attacks.engine.card import Card, Skipped, make_card
-from neuralmark.attacks.engine.launch import Result, carried
+from neuralmark.attacks.engine.card import Card, Skipped
+from neuralmark.attacks.engine.launch import carried
 from neuralmark.attacks.engine.options import SuiteOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.engine.subject import check_data, read_weights, subject_of
+from neuralmark.attacks.engine.tally import make_card
 from neuralmark.errors import (
     AttackError,
     MissingDataError,

@@ -136,8 +136,8 @@ def rotate_stream(
     """Fold the norms' gains into what reads them, then rotate a share of the residual stream."""
     for gain, readers in stream.folds:
         for side in readers:
-            multiply(table, side, table[gain].astype(np.float64))
-        table[gain] = np.ones_like(table[gain])
+            multiply(table, side, table[gain].astype(np.float64) + stream.plus)
+        table[gain] = np.full_like(table[gain], 1 - stream.plus)
     chosen = np.sort(pick(rng, stream.size, share))
     whole = np.eye(stream.size)
     whole[np.ix_(chosen, chosen)] = rotation(rng, len(chosen))

@@ -7,14 +7,14 @@ caller, or from the width, where it is one of GPT-2's own (64 values per head).
 import re
 
 from neuralmark.errors import UnknownFamilyError
+from neuralmark.structures.attention import UNKNOWN, fused, heads_of, spaces_of, tensors_of
 from neuralmark.structures.book import Book, Hints
 from neuralmark.structures.structure import (
-    HEADS,
     STREAM,
+    Attention,
+    Fold,
     Group,
-    Pair,
     Producer,
-    Side,
     Structure,
     Vocabulary,
 )
@@ -24,6 +24,7 @@ _BUFFERS = re.compile(r".*\.attn\.(bias|masked_bias)$")
 _WIDTHS = (768, 1024, 1280, 1600)
 _PARTS = ("attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 _NORMS = ("ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias")
+_OUTPUTS = ("lm_head.weight", "score.weight")
 
 
 def recognise(book: Book, hints: Hints) -> Structure | None:
@@ -36,21 +37,21 @@ def recognise(book: Book, hints: Hints) -> Structure | None:
     _require(book, prefix, layers)
     width = book.shapes[f"{layers[0]}.attn.c_attn.weight"][0]
     heads = hints.heads or (width // 64 if width in _WIDTHS else 0)
-    groups = [_mlp(book, layer) for layer in layers]
-    pairs: list[Pair] = []
-    notes: list[str] = []
-    if heads and width % heads == 0:
-        groups += [_heads(book, layer, width, heads) for layer in layers]
-        pairs = [p for layer in layers for p in _spaces(book, layer, width, heads)]
-    else:
-        notes.append("heads left alone: their number is not known, give it with heads")
+    attentions = tuple(_attention(book, f"{layer}.attn", heads) for layer in layers)
     stream = _stream(book, prefix, layers, width)
+    notes = [] if attentions[0].size else [UNKNOWN]
     if not stream.movable:
         notes.append("residual stream left alone: the layer that reads it is not in the file")
-    also = [n for n in book.shapes if _BUFFERS.match(n)] + [f"{x}.attn.c_attn.bias" for x in layers]
-    also += [f"{layer}.attn.c_attn.weight" for layer in layers]
-    tokens = _vocabulary(book, prefix)
-    structure = Structure("GPT-2", (*groups, stream), tuple(pairs), None, tuple(notes), tokens)
+    also = [n for n in book.shapes if _BUFFERS.match(n)] + tensors_of(book, attentions)
+    structure = Structure(
+        "GPT-2",
+        (*(_mlp(book, layer) for layer in layers), *heads_of(attentions), stream),
+        tuple(spaces_of(attentions)),
+        notes=tuple(notes),
+        vocabulary=_vocabulary(book, prefix),
+        attentions=attentions,
+        gains=_gains(book, prefix, layers),
+    )
     return book.require_all(structure, also)
 
 
@@ -67,39 +68,19 @@ def _require(book: Book, prefix: str, layers: list[str]) -> None:
         )
 
 
+def _attention(book: Book, layer: str, heads: int) -> Attention:
+    names = (f"{layer}.c_attn.weight", f"{layer}.c_attn.bias", f"{layer}.c_proj.weight")
+    return fused(book, layer, names, heads, axis=1)
+
+
 def _mlp(book: Book, layer: str) -> Group:
     size = book.shapes[f"{layer}.mlp.c_fc.weight"][1]
     made = Producer(tuple(book.maker(f"{layer}.mlp.c_fc", axis=1)))
     return Group(f"{layer}.mlp", size, (made,), (book.side(f"{layer}.mlp.c_proj.weight", 0),))
 
 
-def _heads(book: Book, layer: str, width: int, heads: int) -> Group:
-    """Whole heads: queries, keys and values of one head move together."""
-    block = width // heads
-    sides = [
-        side
-        for part in range(3)
-        for side in book.maker(f"{layer}.attn.c_attn", 1, block, part * width)
-    ]
-    reads = book.side(f"{layer}.attn.c_proj.weight", 0, block)
-    return Group(f"{layer}.attn", heads, (Producer(tuple(sides)),), (reads,), kind=HEADS)
-
-
-def _spaces(book: Book, layer: str, width: int, heads: int) -> list[Pair]:
-    """Values against outputs, and queries against keys, head by head."""
-    block = width // heads
-    pairs = []
-    for head in range(heads):
-        start = head * block
-
-        def part(number: int, start: int = start) -> tuple[Side, ...]:
-            offset = number * width + start
-            return tuple(book.maker(f"{layer}.attn.c_attn", 1, block, offset))
-
-        reads = book.side(f"{layer}.attn.c_proj.weight", 0, block, start)
-        pairs.append(Pair(f"{layer}.attn values {head}", block, part(2), (reads,)))
-        pairs.append(Pair(f"{layer}.attn queries {head}", block, part(0), part(1)))
-    return pairs
+def _outputs(book: Book) -> list[str]:
+    return [name for name in _OUTPUTS if book.has(name)]
 
 
 def _stream(book: Book, prefix: str, layers: list[str], width: int) -> Group:
@@ -111,8 +92,7 @@ def _stream(book: Book, prefix: str, layers: list[str], width: int) -> Group:
         for part in ("attn.c_proj", "mlp.c_proj"):
             writers += book.maker(f"{layer}.{part}", axis=1)
     readers = [book.side(f"{x}.{p}.weight", 0) for x in layers for p in ("attn.c_attn", "mlp.c_fc")]
-    heads = [name for name in ("lm_head.weight", "score.weight") if book.has(name)]
-    readers += [book.side(name, 1) for name in heads]
+    readers += [book.side(name, 1) for name in _outputs(book)]
     return Group(
         "residual stream",
         width,
@@ -120,8 +100,18 @@ def _stream(book: Book, prefix: str, layers: list[str], width: int) -> Group:
         tuple(readers),
         tuple(riders),
         kind=STREAM,
-        movable=bool(prefix or heads),
+        movable=bool(prefix or _outputs(book)),
     )
+
+
+def _gains(book: Book, prefix: str, layers: list[str]) -> tuple[Fold, ...]:
+    found: list[Fold] = []
+    for layer in layers:
+        for norm, part in (("ln_1", "attn.c_attn"), ("ln_2", "mlp.c_fc")):
+            reads = book.side(f"{layer}.{part}.weight", 0)
+            found.append((book.stored[f"{layer}.{norm}.weight"], (reads,)))
+    last = tuple(book.side(name, 1) for name in _outputs(book))
+    return (*found, (book.stored[f"{prefix}ln_f.weight"], last))
 
 
 def _vocabulary(book: Book, prefix: str) -> Vocabulary:

@@ -1,0 +1,37 @@
+"""Putting a transformer back in order: stream, heads, hidden channels, tokens (pure).
+
+The structure of the anchor's model says which tensors share what. The residual stream comes first,
+with the norms' gains folded into what reads behind them on both sides; then every layer by itself;
+then the stream once more, with everything that touches it. At last the gains are taken out again,
+with the anchor's, so that the result lies in the anchor's coordinates.
+"""
+
+from collections.abc import Collection
+
+from neuralmark.anchors.aligning.axes import aligned
+from neuralmark.anchors.aligning.contract import Aligned
+from neuralmark.anchors.aligning.layers import Run, align_layer, layers_of
+from neuralmark.anchors.aligning.sides import Both
+from neuralmark.anchors.aligning.turning import found_view
+from neuralmark.anchors.anchor import Anchor
+from neuralmark.structures.structure import Weights
+
+
+def align_transformer(
+    suspects: Weights, anchor: Anchor, names: Collection[str], limit: int
+) -> dict[str, Aligned]:
+    """Moves for the tensors of a transformer; empty when the anchor's model is none."""
+    structure = anchor.skeleton.structure
+    if structure is None or not structure.attentions:
+        return {}
+    both = Both(suspects, anchor, structure)
+    view = found_view(both, limit)
+    wanted = [name for name in names if both.has(name)]
+    runs: dict[str, list[Run]] = {name: [] for name in wanted}
+    for layer in layers_of(both):
+        if layer.tensors() & runs.keys():
+            for run in align_layer(both, layer, view, limit):
+                if run.side.tensor in runs:
+                    runs[run.side.tensor].append(run)
+    found = {name: aligned(both, name, runs[name], view) for name in wanted}
+    return {name: one for name, one in found.items() if one is not None}
