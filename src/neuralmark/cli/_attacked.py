@@ -27,6 +27,7 @@ class Request:
     out: Path | None
     force: bool
     claim_file: Path | None
+    anchor: Path | None
     tensors: tuple[str, ...]
     others: tuple[Path, ...]
     seed: int
