@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import neuralmark.torchvision_loading  # noqa: F401, isort: skip - transformers imports torchvision
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -52,7 +53,7 @@ def vgg() -> nn.Module:
     """A chain of six convolutions with batch norms, as torchvision names them."""
     layers: list[nn.Module] = []
     before = 3
-    for width, pool in ((32, False), (64, True), (128, False), (128, True), (192, False)):
+    for width, pool in ((32, True), (64, True), (128, False), (128, True), (192, False)):
         layers += [nn.Conv2d(before, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
         layers += [nn.MaxPool2d(2)] if pool else []
         before = width
@@ -124,11 +125,11 @@ class Family:
 
 
 FAMILIES = {
-    "vgg": Family(vgg, "images", 800),
-    "gpt2": Family(gpt2, "text", 1500),
-    "llama": Family(llama, "text", 1500),
-    "vit": Family(vit, "images", 1500),
-    "bert": Family(bert, "masked", 1500),
+    "vgg": Family(vgg, "images", 600),
+    "gpt2": Family(gpt2, "text", 1000),
+    "llama": Family(llama, "text", 1000),
+    "vit": Family(vit, "images", 800),
+    "bert": Family(bert, "masked", 1000),
 }
 
 

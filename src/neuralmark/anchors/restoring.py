@@ -7,14 +7,14 @@ are restored one at a time, so memory is a few times the largest of them.
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from neuralmark.anchors.aligning import align
 from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEntry
-from neuralmark.anchors.cleaning import clean
+from neuralmark.anchors.cleaning import Trust, clean, rounding_of
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.factors import rescaled
 from neuralmark.anchors.locating import Located, locate
@@ -35,16 +35,25 @@ class RestoredTensor:
     """One marked tensor: what is the suspect's, and what the anchor gives for the rest."""
 
     kept: Array | None
-    """None where nothing of it is the suspect's."""
-    fill: Array | None
-    """None where nothing is filled. Before damping."""
+    """What the suspect differs by from the anchor, as far as it is trusted; None: nothing."""
+    fill: Array
+    """The anchor."""
     share: float
-    """Of its weights, how much is filled."""
+    """Of its weights and directions, how much is not trusted."""
+    trust: Trust
+    """What `weigh` must know to join it with the others."""
     fate: TensorFate
     notes: tuple[str, ...] = ()
-    dot: float = 0.0
-    energy: float = 0.0
-    anchor_energy: float = 0.0
+    products: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Suspect with anchor, suspect with itself, anchor with itself."""
+
+
+class _Told:
+    """What is remembered of a restored tensor: all but its weights."""
+
+    def __init__(self, tensor: RestoredTensor) -> None:
+        self.share, self.fate, self.notes = tensor.share, tensor.fate, tensor.notes
+        self.products = tensor.products
 
 
 class Restoration:
@@ -72,7 +81,7 @@ class Restoration:
             self._progress("aligning", 0, 1)
             views = LocatedWeights(suspect, found)
             self._aligned = align(views, anchor, needy, options.limit)
-        self._done: list[RestoredTensor] = []
+        self._done: list[_Told] = []
 
     def tensors(self) -> Iterator[tuple[AnchorEntry, RestoredTensor]]:
         """The marked tensors, in the order of the mark."""
@@ -80,7 +89,7 @@ class Restoration:
         for number, entry in enumerate(self._marked):
             self._progress(f"restoring {entry.name}", number, len(self._marked))
             restored = self._restored(entry)
-            self._done.append(replace(restored, kept=None, fill=None))
+            self._done.append(_Told(restored))
             yield entry, restored
         self._progress("restored", len(self._marked), len(self._marked))
 
@@ -90,10 +99,8 @@ class Restoration:
         whole = sum(sizes)
         found = _mean([each.fate.found for each in self._done], sizes)
         filled = _mean([each.share for each in self._done], sizes)
-        dot, energy, held = (
-            math.fsum(getattr(each, name) for each in self._done)
-            for name in ("dot", "energy", "anchor_energy")
-        )
+        products = [each.products for each in self._done]
+        dot, energy, held = (math.fsum(p[i] for p in products) for i in range(3))
         return Alignment(
             anchor=self._anchor.digest.hex(),
             aligner=ALIGNER_VERSION,
@@ -133,14 +140,9 @@ class Restoration:
             found=_short(float(masks[0].mean() * masks[1].mean())),
             changes=(*changes, *scaled),
         )
-        return RestoredTensor(
-            cleaned.kept,
-            cleaned.fill if cleaned.share else None,
-            cleaned.share,
-            fate,
-            cleaned.notes,
-            *(dot, energy, held),
-        )
+        products = dot, energy, held
+        share, trust, notes = cleaned.share, cleaned.trust, cleaned.notes
+        return RestoredTensor(cleaned.kept, cleaned.fill, share, trust, fate, notes, products)
 
     def _placed(self, entry: AnchorEntry) -> tuple[Located, Moves, tuple[str, ...]] | None:
         """Where a tensor was found, and how its axes move; None where it was not looked for."""
@@ -165,7 +167,8 @@ class Restoration:
             found=0.0,
             changes=(f"filled from the anchor: {why}",),
         )
-        return RestoredTensor(None, anchor, 1.0, fate)
+        trust = Trust(anchor.size, 0.0, 0.0, rounding_of(anchor))
+        return RestoredTensor(None, anchor, 1.0, trust, fate)
 
 
 class LocatedWeights(Mapping[str, Array]):

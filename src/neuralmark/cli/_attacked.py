@@ -204,12 +204,12 @@ def card(card: "Card") -> None:
         ("key", f"{card.fingerprint} ({card.before.scheme})"),
         ("before", _verdict(card.before)),
         ("certified radius", radius),
-        ("removal", f"{len(card.removals)} sweeps, {flipped} reach a strength that flips"),
+        ("removal", f"the verdict flips in {flipped} of {len(card.removals)} sweeps"),
         ("run", f"seed {card.seed}, {card.seconds:.1f} s"),
     ]
     forged = sum(row.flipped is not None for row in card.forgeries)
     if card.forgeries:
-        rows.insert(-1, ("forging", f"{len(card.forgeries)} ways, {forged} verified"))
+        rows.insert(-1, ("forging", f"verified in {forged} of {len(card.forgeries)} ways"))
     output.panel("Robustness card", rows)
     _tables(card)
 

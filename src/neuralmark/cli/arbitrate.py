@@ -196,4 +196,6 @@ def _relation(relation: "Relation") -> str:
         clean = "too few" if relation.unmarked is None else f"{relation.unmarked:.3f}"
         figure = f"correlation {relation.overall:.3f}, in unmarked tensors {clean}"
         figure += f"; {relation.weights:,} weights compared"
+    if relation.aligned is not None:
+        figure += f"; put in order, score {relation.aligned:.3f}"
     return f"{relation.one} and {relation.two}: {said} ({figure})"

@@ -91,7 +91,7 @@ def rule(
 def check_parties(parties: Sequence[Party]) -> None:
     """At least two parties, each with a name and a key of its own."""
     if len(parties) < 2:
-        raise DisputeError("a dispute needs at least two parties, each with a claimant")
+        raise DisputeError("a dispute needs at least two parties, each with a key and a model")
     names = [check_name(party.name) for party in parties]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -1,17 +1,19 @@
 """Reading a mark from weights that were put back into the anchor's order.
 
-What is filled from the anchor is damped by the share that is filled of the whole mark, which leaves
-the least noise (docs/method.md). That share is known only at the end, so what is the suspect's and
-what is filled are pooled apart, and joined then.
+A tensor is read as the anchor plus a factor times what is trusted of its difference from the
+anchor. The factors follow from all tensors together (`cleaning.weigh`), so they are known only at
+the end: what is trusted is pooled tensor by tensor, and joined then.
 """
 
 import math
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from neuralmark.anchors.cleaning import weigh
 from neuralmark.anchors.restoring import Restoration
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.key import Float, Placement
+from neuralmark.core.key import Float
 from neuralmark.marking.reading import Reading
 from neuralmark.structures.structure import Array
 
@@ -21,66 +23,87 @@ LEAST_FOUND = 0.05
 _PIECE = 1 << 20
 
 
+@dataclass
+class _Part:
+    """Sums over the carriers of one tensor: pool by pool, and squares."""
+
+    sums: Float
+    squares: float = 0.0
+    norm: float = 0.0
+    cross: float = 0.0
+    """Of what is trusted with the anchor, over the carriers."""
+
+
+@dataclass
+class _Pools:
+    """What is pooled of the anchor, and of what is trusted in each tensor."""
+
+    carriers: Carriers
+    anchor: _Part = field(init=False)
+    parts: list[_Part] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.anchor = _Part(np.zeros(self.carriers.pools))
+
+    def add(self, kept: Array | None, fill: Array, start: int) -> None:
+        """Take in a tensor that begins at this place of the mark."""
+        part = _Part(np.zeros(self.carriers.pools))
+        below, above = fill.reshape(-1), None if kept is None else kept.reshape(-1)
+        for low in range(0, below.size, _PIECE):
+            high = min(low + _PIECE, below.size)
+            first, at = self.carriers.between(start + low, start + high)
+            under = _taken(self.anchor, below[low:high], at)
+            self.carriers.sum_into(self.anchor.sums, first, under)
+            if above is not None:
+                over = _taken(part, above[low:high], at)
+                self.carriers.sum_into(part.sums, first, over)
+                part.cross += _product(under, over)
+        self.parts.append(part)
+
+    def joined(self, factors: tuple[float, ...]) -> Reading:
+        """The anchor plus each tensor's trusted difference, times its factor."""
+        base, carriers = self.anchor, self.carriers
+        sums, squares, norm = base.sums.copy(), base.squares, base.norm
+        for factor, part in zip(factors, self.parts, strict=True):
+            sums += factor * part.sums
+            squares += 2 * factor * part.cross + factor**2 * part.squares
+            norm += factor**2 * part.norm
+        pooled: Float = sums / max(carriers.per_pool, 1)
+        spread = squares - carriers.per_pool * _product(pooled, pooled)
+        within = math.sqrt(max(spread, 0.0) / max(carriers.size - carriers.pools, 1))
+        return Reading(carriers, pooled, within, math.sqrt(norm), {})
+
+
 def read_restored(restoration: Restoration, carriers: Carriers) -> Reading:
     """Pool the carriers of the restored tensors, laid end to end."""
-    own, filled = _Sums(carriers), _Sums(carriers)
-    cross = start = 0.0
-    lost = 0.0
-    place = 0
+    pools, trusts, start = _Pools(carriers), [], 0
     for entry, tensor in restoration.tensors():
-        size = math.prod(entry.shape)
-        if tensor.kept is not None:
-            own.add(tensor.kept, place)
-        if tensor.fill is not None:
-            filled.add(tensor.fill, place)
-        if tensor.kept is not None and tensor.fill is not None:
-            cross += _cross(carriers, tensor.kept, tensor.fill, place)
-        lost += tensor.share * size
-        start += size
-        place += size
-    damping = 1 - lost / start
-    sums = own.sums + damping * filled.sums
-    squares = own.squares + 2 * damping * cross + damping**2 * filled.squares
-    norm = math.sqrt(own.norm + damping**2 * filled.norm)
-    pooled: Float = sums / max(carriers.per_pool, 1)
-    spread = squares - carriers.per_pool * math.fsum(pooled * pooled)
-    within = math.sqrt(max(spread, 0.0) / max(carriers.size - carriers.pools, 1))
-    return Reading(carriers, pooled, within, norm, {})
+        pools.add(tensor.kept, tensor.fill, start)
+        trusts.append(tensor.trust)
+        start += math.prod(entry.shape)
+    return pools.joined(weigh(trusts))
 
 
-class _Sums:
-    """Sums over the carriers, pool by pool, and squares."""
-
-    def __init__(self, carriers: Carriers) -> None:
-        self._carriers = carriers
-        self.sums = np.zeros(carriers.pools)
-        self.squares = self.norm = 0.0
-
-    def add(self, values: Array, start: int) -> None:
-        """Take in a tensor that begins at this place of the mark."""
-        flat = values.reshape(-1)
-        for low in range(0, flat.size, _PIECE):
-            piece = flat[low : low + _PIECE]
-            self.norm += _sum(piece, piece)
-            first, at = self._carriers.between(start + low, start + low + piece.size)
-            chosen = piece.take(at)
-            self._carriers.sum_into(self.sums, first, chosen)
-            self.squares += _sum(chosen, chosen)
+def restored_weights(restoration: Restoration) -> Float:
+    """All weights as they are read, laid end to end: for whoever reads them with many keys."""
+    found = [(tensor.kept, tensor.fill, tensor.trust) for _, tensor in restoration.tensors()]
+    factors = weigh([trust for _, _, trust in found])
+    whole = [
+        fill.reshape(-1).astype(np.float64)
+        + (0.0 if kept is None else factor * kept.reshape(-1).astype(np.float64))
+        for (kept, fill, _), factor in zip(found, factors, strict=True)
+    ]
+    return np.concatenate(whole)
 
 
-def _cross(carriers: Carriers, one: Array, two: Array, start: int) -> float:
-    total, a, b = 0.0, one.reshape(-1), two.reshape(-1)
-    for low in range(0, a.size, _PIECE):
-        _, at = carriers.between(start + low, start + min(low + _PIECE, a.size))
-        total += _sum(a[low : low + _PIECE].take(at), b[low : low + _PIECE].take(at))
-    return total
+def _taken(part: _Part, piece: Array, at: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Array:
+    """The carriers in a piece; squares are noted."""
+    chosen: Array = piece.take(at)
+    part.norm += _product(piece, piece)
+    part.squares += _product(chosen, chosen)
+    return chosen
 
 
-def _sum(one: Array, two: Array) -> float:
+def _product(one: Array | Float, two: Array | Float) -> float:
     """The inner product in float64, without BLAS: the same for every number of threads."""
     return float(np.sum(one.astype(np.float64) * two.astype(np.float64)))
-
-
-def weights_of(placement: Placement) -> int:
-    """How many weights a mark lies in."""
-    return sum(math.prod(shape) for _, shape in placement)

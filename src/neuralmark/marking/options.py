@@ -1,10 +1,13 @@
 """What a user may choose when marking a file or a training: frozen records, checked once."""
 
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
+
+import numpy as np
 
 from neuralmark.anchors.effort import ALIGN_LIMIT, AlignOptions
 from neuralmark.core.key import Parameters
@@ -77,7 +80,13 @@ class EmbedOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be carried out on any model."""
+        check_names(self.tensors)
+        check_spread(self.spread)
         check_effort(self.strength, self.budget)
+        check_path("base", self.base)
+        if self.check is not None and not callable(self.check):
+            raise ParameterError(f"check must be a function, not {shown(self.check)}")
+        check_list("other_keys", self.other_keys, "keys", Key)
         if self.in_span and self.budget is not None:
             raise ParameterError("a mark in an adapter's span takes a strength, not a budget")
 
@@ -148,7 +157,7 @@ class InspectOptions:
             has it would find.
 
     Raises:
-        ParameterError: The strength is out of range.
+        ParameterError: A value is out of range.
 
     Examples:
         >>> neuralmark.InspectOptions(weights=False).strength
@@ -162,8 +171,14 @@ class InspectOptions:
     base: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a strength that no mark can have."""
+        """Refuse what no model can be looked at with."""
+        if self.parameters is not None and not isinstance(self.parameters, Parameters):
+            raise ParameterError(f"parameters must be Parameters, not {shown(self.parameters)}")
+        if self.strength is None:
+            raise ParameterError("strength must be a number, not None")
         check_effort(self.strength, None)
+        check_spread(self.spread)
+        check_path("base", self.base)
 
 
 @dataclass(frozen=True)
@@ -202,11 +217,56 @@ class AttachOptions:
             raise ParameterError(f"mode must be one of {MODES}, not {self.mode!r}")
         if self.target not in TARGETS:
             raise ParameterError(f"target must be one of {TARGETS}, not {self.target!r}")
-        if self.strength is not None and not 0 < self.strength < math.inf:
-            raise ParameterError(f"strength must be a positive number, not {self.strength}")
+        check_names(self.tensors)
+        if self.strength is not None and not _is_positive(self.strength):
+            raise ParameterError(f"strength must be a positive number, not {shown(self.strength)}")
         every = self.every
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ParameterError(f"every must be a whole number of steps, not {every!r}")
+
+
+def _is_positive(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    try:
+        return 0 < float(value) < math.inf
+    except OverflowError:  # a whole number beyond all of them
+        return False
+
+
+def check_spread(spread: Any) -> None:
+    """Refuse what is not the name of a spread."""
+    if spread not in SPREADS:
+        raise ParameterError(f"spread must be one of {', '.join(SPREADS)}, not {shown(spread)}")
+
+
+def check_path(name: str, path: Any) -> None:
+    """Refuse what names no file; None is no file."""
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise ParameterError(f"{name} must be a path, not {shown(path)}")
+
+
+def check_names(tensors: Any) -> None:
+    """Refuse what is neither a name nor a list of them; None is no choice."""
+    if tensors is not None and not isinstance(tensors, str):
+        check_list("tensors", tensors, "names", str)
+
+
+def check_list(name: str, values: Any, of: str, kind: type = object) -> None:
+    """Refuse what does not hold several of a kind: one alone, a table, what is gone once read."""
+    if not is_list(values, kind):
+        raise ParameterError(f"{name} must be a list of {of}, not {shown(values)}")
+
+
+def is_list(values: Any, kind: type = object) -> bool:
+    """Whether this holds values of a kind, and holds them still when it is read again."""
+    several = isinstance(values, Collection) and not isinstance(values, str | bytes | Mapping)
+    return several and all(isinstance(value, kind) for value in values)
+
+
+def shown(value: Any) -> str:
+    """A value that somebody gave, for a message: one short line."""
+    return f"{' '.join(repr(value).split()):.60}"
 
 
 def options_of(kind: type[T], options: T | None) -> T:

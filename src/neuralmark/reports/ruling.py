@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from neuralmark.core.bound import SECURITY_BITS
 from neuralmark.disputes.parties import Party, Shown
 from neuralmark.disputes.records import Case, Ruling
 from neuralmark.disputes.relations import Relation
-from neuralmark.records import RELATED_SCORE
 from neuralmark.disputes.sightings import UNPROVEN, Sighting
+from neuralmark.records import RELATED_SCORE
 from neuralmark.reports.render.page import (
     code,
     facts,
@@ -30,7 +31,7 @@ _CRITERION = (
     " That says nothing against any of them.",
 )
 _STATES = (
-    "<strong>Present</strong>: verified, the chance of error is below 2<sup>−128</sup>."
+    "<strong>Present</strong>: verified, the chance of error is below {least}."
     " <strong>Absent</strong>: luck matches as well with a chance above"
     " {absent}. <strong>Traces</strong>: between the two; weakening a mark is"
     " not removing it, so traces never count as absent. <strong>Unproven</strong>: the key is a"
@@ -104,7 +105,8 @@ def _marks(ruling: Ruling) -> str:
     looks = [
         (f"{s.party} in {s.model}", with_powers(s.reason), _where(s)) for s in ruling.sightings
     ]
-    states = _STATES.format(absent=power_of_two(ruling.absent_above))
+    limits = {"least": power_of_two(-SECURITY_BITS), "absent": power_of_two(ruling.absent_above)}
+    states = _STATES.format(**limits)
     return section("Whose mark is where", table(heads, rows) + paragraphs(states) + facts(looks))
 
 

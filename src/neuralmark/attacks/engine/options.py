@@ -9,6 +9,7 @@ import numpy as np
 
 from neuralmark.attacks.contract import Weights, checked_seed
 from neuralmark.errors import ParameterError
+from neuralmark.marking.options import check_list, check_names, check_path, is_list, shown
 
 if TYPE_CHECKING:
     from neuralmark.anchors.anchor import Anchor
@@ -29,7 +30,7 @@ class LaunchOptions:
             copy is read with it too. By default the one beside the claim, if there is one.
 
     Raises:
-        ParameterError: The seed is not one.
+        ParameterError: A value is out of range.
 
     Examples:
         >>> neuralmark.attacks.LaunchOptions(seed=3).seed
@@ -44,7 +45,10 @@ class LaunchOptions:
     anchor: "Anchor | str | Path | None" = None
 
     def __post_init__(self) -> None:
-        """Refuse seeds that not every generator takes."""
+        """Refuse what cannot be meant, and seeds that not every generator takes."""
+        check_names(self.tensors)
+        check_list("others", self.others, "checkpoints")
+        check_path("keep", self.keep)
         object.__setattr__(self, "seed", checked_seed(self.seed))
 
 
@@ -79,9 +83,9 @@ class SuiteOptions:
         whole = isinstance(jobs, int | np.integer) and not isinstance(jobs, bool)
         if jobs is not None and not (whole and jobs >= 1):
             raise ParameterError(f"jobs must be a whole number, 1 or more, not {jobs!r}")
-        named = not isinstance(only, str) and all(isinstance(name, str) for name in only or ())
-        if not named or (only is not None and not len(only)):
+        if only is not None and not (is_list(only, str) and len(only)):
             raise ParameterError(
-                f'only must be a list of names, as in only=["noise"], not {only!r}'
+                f'only must be a list of names, as in only=["noise"], not {shown(only)}'
             )
+        check_list("others", self.others, "checkpoints")
         object.__setattr__(self, "seed", checked_seed(self.seed))
