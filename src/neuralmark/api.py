@@ -1,7 +1,7 @@
 """Public functions that take a checkpoint or a live model alike."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from neuralmark.keys.key import Key
 from neuralmark.marking import rechecking, verification
 from neuralmark.marking.placement import listed
 from neuralmark.marking.reading import Progress
-from neuralmark.marking.rechecking import Recheck
+from neuralmark.marking.rechecking import Recheck, Way
 from neuralmark.records import Claim, Verdict, presenting
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ def verify(
 ) -> Verdict:
     """Look for the key's mark in a checkpoint (a path), a live module or a state dict.
 
-    With a claim or tensor names, only those tensors are read. Without, the list that `auto` would
-    choose and every tensor that is large enough are tried, and the bound is corrected for all of
-    them. On a sharded module all processes must call it.
+    With a claim or tensor names, only those tensors are read. Without, a claim of this very key
+    beside the file or folder is followed. Where there is none, the list that `auto` would choose
+    and every tensor that is large enough are tried, and the bound is corrected for all of them; a
+    mark that is bound to an anchor is not found so. On a sharded module all processes must call it.
 
     Args:
         model: The suspect as a path, a torch module or a state dict.
@@ -59,27 +60,43 @@ def verify(
         >>> neuralmark.verify("model.safetensors", key).verified
         False
     """
-    followed = Claim.given(claim)
-    names = listed(tensors)
+    way = Way(Claim.given(claim), listed(tensors))
+    return _verified(model, key, way, HowRead(full_digest, progress))
+
+
+@dataclass(frozen=True)
+class HowRead:
+    """How a model is read, apart from where the mark is looked for."""
+
+    full_digest: bool = False
+    progress: Progress | None = None
+    beside: bool = True
+    """Whether a claim beside the model is followed where none is given."""
+
+
+def _verified(
+    model: "str | Path | torch.nn.Module | Mapping[str, Any]", key: Key, way: Way, how: HowRead
+) -> Verdict:
     if isinstance(model, str | Path):
         verdict = verification.verify(
             model,
             key,
-            claim=followed,
-            tensors=names,
-            full_digest=full_digest,
-            progress=progress,
+            claim=way.claim,
+            tensors=way.tensors,
+            full_digest=how.full_digest,
+            beside=how.beside,
+            progress=how.progress,
         )
     else:
         from neuralmark.training.live import LiveSuspect
 
         suspect = LiveSuspect(model)
         suspect.require_same(key)
-        verdict = verification.examine(suspect, key, claim=followed, tensors=names)
+        verdict = verification.examine(suspect, key, claim=way.claim, tensors=way.tensors)
     return replace(
         verdict,
         date=presenting.now(),
-        claim_digest=followed.digest if followed else None,
+        claim_digest=way.claim.digest if way.claim else verdict.claim_digest,
         versions=presenting.versions(),
     )
 
@@ -127,16 +144,10 @@ def recheck(
     followed = Claim.given(claim)
     if key.fingerprint != verdict.fingerprint:
         return rechecking.not_this_key(verdict, key)
-    way = rechecking.Way(followed) if followed else rechecking.way_of(verdict, key)
+    way = Way(followed) if followed else rechecking.way_of(verdict, key)
+    how = HowRead(verdict.sha256 is not None, progress, beside=False)
     try:
-        again = verify(
-            model,
-            key,
-            claim=way.claim,
-            tensors=way.tensors,
-            full_digest=verdict.sha256 is not None,
-            progress=progress,
-        )
+        again = _verified(model, key, way, how)
     except (TooFewCarriersError, UnknownTensorError, UnsuitableTensorError) as error:
         return rechecking.not_found(verdict, str(error))
     again = replace(again, claim_digest=followed.digest if followed else None)

@@ -34,6 +34,7 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.keys.key import Key
+from neuralmark.marking.beside import claim_beside
 from neuralmark.marking.reading import FileSuspect, Progress, digest_of
 from neuralmark.marking.verification import examine
 from neuralmark.records import UNREADABLE, Claim, Verdict
@@ -47,7 +48,8 @@ class Claimant:
         name: What the party is called, one line.
         key: The key it brings.
         exhibit: Path of the model that it shows.
-        claim: Where its mark sits; without, it is searched as `verify` does, every way a trial.
+        claim: Where its mark sits; without, the claim of this key beside the exhibit, or else it is
+            searched as `verify` does, every way a trial.
         stated_time: When the key's commitment was registered; reported as stated, never used.
 
     Examples:
@@ -149,7 +151,8 @@ def _party(claimant: Claimant, shown: Shown) -> Party:
 
 def _claim(claimant: Claimant) -> Claim | None:
     try:
-        return Claim.given(claimant.claim)
+        given = Claim.given(claimant.claim)
+        return given or claim_beside(Path(claimant.exhibit), claimant.key)
     except (RecordError, ParameterError) as error:
         raise type(error)(f"the claim of {claimant.name}: {error}") from None
 

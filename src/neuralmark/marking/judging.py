@@ -120,6 +120,7 @@ def judge(
         coverage=looked.coverage,
         missing=attempt.gaps,
         scaling="rows" if attempt.by_rows else "stored",
+        anchor_digest=attempt.anchor.hex() or None,
     )
 
 

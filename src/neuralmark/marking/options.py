@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar, get_args
 
+from neuralmark.anchors.heads import check_heads
 from neuralmark.core.key import Parameters
 from neuralmark.errors import ParameterError
 from neuralmark.keys.key import Key
@@ -53,6 +54,10 @@ class EmbedOptions:
         check: Your own test of a candidate (its path in, True or False out); the strongest mark
             that passes is written.
         other_keys: Keys whose marks are verified before and after.
+        anchor: Whether to write an anchor, a coarse and sealed copy of what is marked, and to bind
+            the mark to it: then it is found again wherever the weights went.
+        heads: How many attention heads the model has, where no config.json beside it tells; 0: not
+            known.
 
     Raises:
         ParameterError: A value is out of range, or two exclude each other.
@@ -70,10 +75,15 @@ class EmbedOptions:
     in_span: bool = False
     check: Check | None = None
     other_keys: Sequence[Key] = ()
+    anchor: bool = True
+    heads: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be carried out on any model."""
         check_effort(self.strength, self.budget)
+        check_heads(self.heads)
+        if not isinstance(self.anchor, bool):
+            raise ParameterError(f"anchor must be True or False, not {self.anchor!r:.60}")
         if self.in_span and self.budget is not None:
             raise ParameterError("a mark in an adapter's span takes a strength, not a budget")
 

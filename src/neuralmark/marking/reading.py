@@ -45,6 +45,8 @@ class Attempt:
     """Whether every output row is divided by its root mean square."""
     gaps: tuple[Gap, ...] = ()
     """The entries for which nothing is read, and why."""
+    anchor: bytes = b""
+    """Digest of the anchor that the key is bound to, or nothing."""
 
     @property
     def reading_of(self) -> tuple[object, ...]:
@@ -53,7 +55,7 @@ class Attempt:
             None if tensor is None else tensor.storage or tensor.info.name
             for tensor in self.tensors
         )
-        return self.placement, read, self.transposed, self.by_rows
+        return self.placement, self.anchor, read, self.transposed, self.by_rows
 
     def parts(self) -> Iterator[tuple[str, int, Tensor | None]]:
         """Name, start and tensor of each entry, laid end to end."""

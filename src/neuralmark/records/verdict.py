@@ -11,6 +11,7 @@ from neuralmark.errors import RecordError
 from neuralmark.records import presenting
 from neuralmark.records.fields import Fields, Record
 from neuralmark.records.parts import (
+    ANCHOR_DIGEST,
     MAPPINGS,
     ORIENTATIONS,
     SCALINGS,
@@ -79,6 +80,7 @@ class Verdict(Record):
         date: When it was given, in UTC.
         owner: The owner's public label, where he wants it shown; nothing depends on it.
         claim_digest: SHA-256 of the claim that was followed, as `sha256sum` prints it for the file.
+        anchor_digest: Digest of the anchor that the key was bound to, in hexadecimal digits.
         versions: Of what it was computed with.
 
     Examples:
@@ -119,6 +121,7 @@ class Verdict(Record):
     date: str | None = None
     owner: str | None = None
     claim_digest: str | None = None
+    anchor_digest: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -249,6 +252,7 @@ class Verdict(Record):
             "date": self.date,
             "owner": self.owner,
             "claim_digest": self.claim_digest,
+            "anchor_digest": self.anchor_digest,
             "versions": dict(self.versions),
         }
 
@@ -302,6 +306,7 @@ class Verdict(Record):
             model=given.text("model"),
             checkpoint_digest=digest_from(given.raw("checkpoint_digest")),
             claim_digest=given.text_or_none("claim_digest"),
+            anchor_digest=_anchor(given.text_or_none("anchor_digest")),
             versions=given.table("versions").all_texts(),
         )
 
@@ -396,6 +401,12 @@ def _parameters(given: Fields) -> Parameters:
     if parameters.bits != given.count("bits"):
         raise ValueError("its bits are not those of its parameters")
     return parameters
+
+
+def _anchor(digest: str | None) -> str | None:
+    if digest is not None and not ANCHOR_DIGEST.fullmatch(digest):
+        raise ValueError("the digest of an anchor is none")
+    return digest
 
 
 def _tensor(given: Fields) -> TensorRead:

@@ -43,6 +43,7 @@ from neuralmark.errors import (
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import claimed
+from neuralmark.marking.beside import claim_beside
 from neuralmark.marking.judging import Looked, judge
 from neuralmark.marking.options import options_of
 from neuralmark.marking.reading import Progress, Suspect
@@ -202,6 +203,7 @@ def launch(
     subject = subject_of(model)
     _require(attack, subject, data, others)
     check_data(data, subject)
+    claim = known_claim(model, key, claim)
     before, placement = _sought(attack, subject, key, claim, demand=options.demand)
     scene = Scene(
         weights=subject.weights,
@@ -333,7 +335,7 @@ def _sought(
     attack: Attack,
     subject: Subject,
     key: Key | None,
-    claim: Claim | str | Path | None,
+    claim: Claim | None,
     *,
     demand: bool,
 ) -> tuple[Verdict | None, Placement]:
@@ -348,6 +350,13 @@ def _sought(
     except UNREADABLE:  # nowhere for the owner's mark to be: the forger looks elsewhere
         return None, ()
     return before, before.placement if _carries(before) else ()
+
+
+def known_claim(model: Any, key: Key | None, claim: Claim | str | Path | None) -> Claim | None:
+    """The claim that is given, or that of this key beside the model."""
+    if claim is not None or key is None or not isinstance(model, str | Path):
+        return Claim.given(claim)
+    return claim_beside(Path(model), key)
 
 
 def _carries(verdict: Verdict) -> bool:
@@ -384,7 +393,8 @@ def _judged(
     if key is None or before is None:
         return None, ""
     try:
-        attempts = claimed(suspect.tensors(), before.placement)
+        anchor = bytes.fromhex(before.anchor_digest or "")
+        attempts = claimed(suspect.tensors(), before.placement, anchor)
         if not attempts:
             raise UnknownTensorError("too few of the marked tensors are left under their names")
         finding, _ = best_finding(suspect, key, attempts)

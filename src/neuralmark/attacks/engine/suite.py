@@ -18,7 +18,7 @@ from neuralmark.attacks import get, name_of, names
 from neuralmark.attacks.contract import Attack, Data, Weights
 from neuralmark.attacks.engine.arena import Arena, Counting, fight_all, fight_here
 from neuralmark.attacks.engine.card import Card, Skipped, make_card
-from neuralmark.attacks.engine.launch import Result, carried
+from neuralmark.attacks.engine.launch import Result, carried, known_claim
 from neuralmark.attacks.engine.options import SuiteOptions
 from neuralmark.attacks.engine.subject import check_data, read_weights, subject_of
 from neuralmark.errors import (
@@ -85,8 +85,7 @@ def suite(
     start = time.perf_counter()
     options = options_of(SuiteOptions, options)
     others, seed, only = options.others, options.seed, options.only
-    if isinstance(claim, str | Path):
-        claim = Claim.load(claim)
+    claim = known_claim(model, key, claim)
     whole = subject_of(model)
     check_data(data, whole)
     subject = replace(whole, module=None)
