@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         share = median(ours) / median(peer)
         ratio = share if rounds == 4 else ratio
         rows.append([rounds, f"{carriers.size:,}", f"{share:.2f}", f"{peak / carriers.size:.1f}"])
-    report.table(["R", "carriers", "time / flatnonzero", "peak bytes a carrier"], rows)
+    report.table(["R", "carriers", "time / flatnonzero", "peak bytes per carrier"], rows)
     report.target("set-up / flatnonzero, R=4", ratio, "at most 10", passed=ratio <= 10)
     return report.finish()
 

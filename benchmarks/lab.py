@@ -62,10 +62,9 @@ def shares(action: Callable[[], None]) -> tuple[float, dict[str, float]]:
 
 def both(preset: Preset, epochs: int) -> tuple[Training, Assault]:
     """A training and a fine-tuning attack on it, shortened."""
-    direction = preset.training.directions[0]
-    made = finetuning(preset, direction, "neuralmark", 0, scope="all", rate=preset.attack.rate)
-    victim = replace(made.victim, epochs=epochs)
-    return victim, replace(made, victim=victim)
+    source, target = preset.training.directions[0]
+    victim = replace(training(preset, source, "neuralmark"), epochs=epochs)
+    return victim, finetuning(preset, victim, target, scope="all", rate=preset.attack.rate)
 
 
 def carried_out(specs: list[Spec], data: Path | None, jobs: int) -> None:

@@ -140,7 +140,7 @@ def results_in(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def explained(names: Sequence[str]) -> dict[str, str]:
-    """Why a survivor is no gap, by its name; an entry that ends in `*` is for all that begin so."""
+    """Why a survivor is not a gap, by its name; an entry that ends in `*` is for many."""
     groups = tomllib.loads(EXPLAINED.read_text()).get("group", []) if EXPLAINED.exists() else []
     entries = {entry: group["why"] for group in groups for entry in group["mutants"]}
     starts = {entry[:-1]: why for entry, why in entries.items() if entry.endswith("*")}
@@ -207,7 +207,7 @@ def summary(
     known: dict[str, dict[str, Any]],
     why: dict[str, str],
 ) -> int:
-    """A row a module; survivors that nobody explained, one a line."""
+    """One row per module; survivors that nobody explained, one per line."""
     rows, total = [], Counter[str]()
     for module in sorted({mutation.module for mutation in chosen}):
         mine = [mutation.name for mutation in chosen if mutation.module == module]

@@ -23,11 +23,11 @@ from benchmarks._networks import NAME, Network, Setting
 from neuralmark import attacks
 from neuralmark.attacks import Data
 from neuralmark.attacks.engine.subject import subject_of
-from neuralmark.attacks.trim import Trim
+from neuralmark.attacks.trim import TRIMMINGS, Trim
 from neuralmark.errors import NeuralMarkWarning
 
 REACHES = (3.0, 2.0, 1.5, 1.0)
-WAYS = ("clip", "zero")
+WAYS = TRIMMINGS
 AFFORDABLE, DEAR = 0.01, 0.05
 """Accuracy that a thief gives away for the mark; what one who wants it badly does."""
 BOUNDARY = 227

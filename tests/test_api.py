@@ -12,8 +12,9 @@ from safetensors.numpy import load_file
 import neuralmark
 from neuralmark import Claimant, Key
 from neuralmark.errors import NeuralMarkError, ParameterError, RecordError, UnknownTensorError
+from neuralmark.marking import verification
 from tests.support.checks import one_line
-from tests.support.models import QUICK, gaussian_model
+from tests.support.models import QUICK, gaussian_model, sharded_model
 
 BODY = "body.weight"
 
@@ -96,7 +97,7 @@ def test_a_state_dict_is_verified_and_not_trained(marked: Path, key: Key) -> Non
 
 def test_a_verdict_shows_itself(marked: Path, key: Key) -> None:
     claim = claim_of(marked)
-    verdict = neuralmark.verify(marked, key, claim=claim, full_digest=True).with_owner("Acme <AI>")
+    verdict = neuralmark.verify(marked, key, claim=claim).with_owner("Acme <AI>")
     short = str(verdict)
     assert len(short) < 200
     assert "\n" not in short
@@ -116,10 +117,31 @@ def test_a_verdict_shows_itself(marked: Path, key: Key) -> None:
     told = verdict.to_dict()
     assert (told["date"], told["owner"]) == (verdict.date, verdict.owner)
     assert (told["claim_digest"], told["versions"]) == (verdict.claim_digest, verdict.versions)
-    plain = neuralmark.verify(marked, Key.new(QUICK))
+    plain = neuralmark.verify(
+        marked, Key.new(QUICK), options=neuralmark.VerifyOptions(full_digest=False)
+    )
     assert str(plain).startswith("not verified: ")
     assert (plain.sha256, plain.claim_digest, plain.owner) == (None, None, None)
     assert "sha256" not in plain._repr_html_()
+
+
+def test_whole_files_are_digested_unless_they_are_large(
+    key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sharded_model(tmp_path / "folder")
+    shards = sorted(folder.glob("*.safetensors"))
+    whole = {shard.name: hashlib.sha256(shard.read_bytes()).hexdigest() for shard in shards}
+    assert len(whole) > 1
+    size = sum(shard.stat().st_size for shard in shards)
+    monkeypatch.setattr(verification, "WHOLE_UP_TO", size)
+    assert neuralmark.verify(folder, key).sha256 == whole
+    monkeypatch.setattr(verification, "WHOLE_UP_TO", size - 1)
+    assert neuralmark.verify(folder, key).sha256 is None
+    assert (
+        neuralmark.verify(folder, key, options=neuralmark.VerifyOptions(full_digest=True)).sha256
+        == whole
+    )
+    assert neuralmark.verify(load_file(shards[0]), key).sha256 is None  # no file at all
 
 
 def test_owners_are_one_line(marked: Path, key: Key) -> None:

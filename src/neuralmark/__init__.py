@@ -14,7 +14,7 @@ from neuralmark.version import __version__
 
 if TYPE_CHECKING:
     from neuralmark import attacks, errors, schemes
-    from neuralmark.api import recheck, verify
+    from neuralmark.api import lineage, recheck, verify
     from neuralmark.core.key import Parameters
     from neuralmark.disputes import Claimant, Ruling, arbitrate, rule
     from neuralmark.keys.key import Key
@@ -22,9 +22,14 @@ if TYPE_CHECKING:
     from neuralmark.marking.embedding import Embedding, embed, recover
     from neuralmark.marking.inspection import Inspection, inspect
     from neuralmark.marking.matrices import import_key
-    from neuralmark.marking.options import AttachOptions, EmbedOptions, InspectOptions
+    from neuralmark.marking.options import (
+        AttachOptions,
+        EmbedOptions,
+        InspectOptions,
+        VerifyOptions,
+    )
     from neuralmark.marking.rechecking import Recheck
-    from neuralmark.records import Claim, Verdict
+    from neuralmark.records import Claim, Lineage, Verdict
     from neuralmark.training.attach import attach
     from neuralmark.training.handle import LiveMark
     from neuralmark.training.imprinting import imprint
@@ -38,11 +43,13 @@ __all__ = [
     "InspectOptions",
     "Inspection",
     "Key",
+    "Lineage",
     "LiveMark",
     "Parameters",
     "Recheck",
     "Ruling",
     "Verdict",
+    "VerifyOptions",
     "__version__",
     "arbitrate",
     "attach",
@@ -52,6 +59,7 @@ __all__ = [
     "import_key",
     "imprint",
     "inspect",
+    "lineage",
     "rebuild_claim",
     "recheck",
     "recover",
@@ -69,17 +77,20 @@ _HOME = {
     "InspectOptions": "marking.options",
     "Inspection": "marking.inspection",
     "Key": "keys.key",
+    "Lineage": "records",
     "LiveMark": "training.handle",
     "Parameters": "core.key",
     "Recheck": "marking.rechecking",
     "Ruling": "disputes",
     "Verdict": "records",
+    "VerifyOptions": "marking.options",
     "arbitrate": "disputes",
     "attach": "training.attach",
     "embed": "marking.embedding",
     "import_key": "marking.matrices",
     "imprint": "training.imprinting",
     "inspect": "marking.inspection",
+    "lineage": "api",
     "rebuild_claim": "marking.claiming",
     "recheck": "api",
     "recover": "marking.embedding",

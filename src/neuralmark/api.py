@@ -3,8 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from neuralmark.anchors.choosing import skeleton_of
+from neuralmark.anchors.effort import AlignOptions
+from neuralmark.anchors.heads import heads_of
+from neuralmark.anchors.locating.suspect import CheckpointWeights, SuspectWeights
+from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
+from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import (
     ParameterError,
     TooFewCarriersError,
@@ -13,10 +19,12 @@ from neuralmark.errors import (
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking import rechecking, verification
+from neuralmark.marking.evidence import evidence_for
+from neuralmark.marking.options import VerifyOptions, options_of
 from neuralmark.marking.placement import listed
 from neuralmark.marking.reading import Progress
 from neuralmark.marking.rechecking import Recheck
-from neuralmark.records import Claim, Verdict, presenting
+from neuralmark.records import Claim, Lineage, Verdict, presenting
 
 if TYPE_CHECKING:
     import torch
@@ -28,21 +36,26 @@ def verify(
     *,
     claim: Claim | str | Path | dict[str, Any] | None = None,
     tensors: Sequence[str] | str | None = None,
-    full_digest: bool = False,
+    options: VerifyOptions | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
     """Look for the key's mark in a checkpoint (a path), a live module or a state dict.
 
-    With a claim or tensor names, only those tensors are read. Without, the list that `auto` would
-    choose and every tensor that is large enough are tried, and the bound is corrected for all of
-    them. On a sharded module all processes must call it.
+    With a claim or tensor names, only those tensors are read. Without, a claim of this key that
+    lies beside the checkpoint is followed; where there is none, the list that `auto` would choose
+    and every tensor that is large enough are tried, and the bound is corrected for all of them.
+
+    With the anchor of the mark, which lies beside its claim or is given by the options, the weights
+    are found wherever they went, and put back in order. On a sharded module all processes must call
+    it.
 
     Args:
         model: The suspect as a path, a torch module or a state dict.
         key: The key whose mark is looked for.
         claim: Where the mark was put, as a `Claim`, the path of one, or a parsed one.
         tensors: Names of the tensors to read instead of searching.
-        full_digest: Whether to take the SHA-256 of whole files too.
+        options: The anchor, how much is done to align, digests of whole files; see
+            `VerifyOptions`.
         progress: Called with what is being done, bytes done, and bytes in all.
 
     Returns:
@@ -59,15 +72,18 @@ def verify(
         >>> neuralmark.verify("model.safetensors", key).verified
         False
     """
-    followed = Claim.given(claim)
+    options = options_of(VerifyOptions, options)
     names = listed(tensors)
+    found = evidence_for(model, key, claim=claim, named=bool(names), anchor=options.anchor)
+    followed, anchor = found.claim, found.anchor
     if isinstance(model, str | Path):
         verdict = verification.verify(
             model,
             key,
             claim=followed,
             tensors=names,
-            full_digest=full_digest,
+            anchor=anchor,
+            options=options,
             progress=progress,
         )
     else:
@@ -75,7 +91,15 @@ def verify(
 
         suspect = LiveSuspect(model)
         suspect.require_same(key)
-        verdict = verification.examine(suspect, key, claim=followed, tensors=names)
+        verdict = verification.examine(
+            suspect,
+            key,
+            claim=followed,
+            tensors=names,
+            anchor=anchor,
+            options=options,
+            progress=progress,
+        )
     return replace(
         verdict,
         date=presenting.now(),
@@ -134,10 +158,71 @@ def recheck(
             key,
             claim=way.claim,
             tensors=way.tensors,
-            full_digest=verdict.sha256 is not None,
+            options=VerifyOptions(full_digest=verdict.sha256 is not None),
             progress=progress,
         )
     except (TooFewCarriersError, UnknownTensorError, UnsuitableTensorError) as error:
         return rechecking.not_found(verdict, str(error))
     again = replace(again, claim_digest=followed.digest if followed else None)
     return rechecking.compared(verdict, again, followed)
+
+
+def lineage(
+    model: "str | Path | torch.nn.Module | Mapping[str, Any]",
+    other: "str | Path | torch.nn.Module | Mapping[str, Any]",
+    *,
+    heads: int = 0,
+    options: AlignOptions | None = None,
+    progress: Progress | None = None,
+) -> Lineage:
+    """How alike two models are once the second is put into the order of the first.
+
+    A sign of descent, not of ownership: it says that one model comes from the other, or both from a
+    third, not which came first or whose they are. There is no exact bound; that is what a key adds.
+
+    Args:
+        model: The first model, a path, a torch module or a state dict.
+        other: The second.
+        heads: Attention heads of the first, where neither its folder nor its shapes tell.
+        options: How much is done to align.
+        progress: Called with what is being done, steps done, steps in all.
+
+    Returns:
+        What became of each tensor, and a score.
+
+    Raises:
+        InputError: A model cannot be read.
+
+    Examples:
+        >>> neuralmark.lineage("model.safetensors", "marked.safetensors").related
+        True
+    """
+    from neuralmark.anchors.lineage import kinships
+
+    one, two = _opened(model), _opened(other)
+    known = {tensor.name: tensor for tensor in one.original.tensors()}
+    skeleton = skeleton_of(one.original, known, heads or one.heads)
+    told, seconds = kinships(one.weights, skeleton, two.weights, options, progress)
+    return Lineage(one.label, two.label, told, seconds, date=presenting.now())
+
+
+class _Opened(NamedTuple):
+    weights: SuspectWeights
+    original: Original
+    label: str
+    heads: int = 0
+
+
+def _opened(model: Any) -> _Opened:
+    """The weights of a model, and what to call it."""
+    if isinstance(model, str | Path):
+        checkpoint = open_checkpoint(model)
+        weights = CheckpointWeights(checkpoint)
+        original = OriginalCheckpoint(checkpoint)
+        return _Opened(weights, original, str(model), heads_of(Path(model)))
+    from neuralmark.training.live import LiveSuspect
+
+    suspect = LiveSuspect(model)
+    weights = suspect.weights()
+    arrays = {name: weights[name] for name in weights.shapes}
+    return _Opened(weights, OriginalArrays(arrays), suspect.label)

@@ -8,6 +8,7 @@ NeuralMarkError
 │   ├── TooFewCarriersError        the tensors are too small for this key
 │   ├── InfeasibleError            no weights can carry these bits at this margin
 │   ├── ClaimMismatchError         the claim is of another key, or of other parameters
+│   ├── AnchorMismatchError        the anchor, or the original, is of another key or claim
 │   ├── PassphraseError            no passphrase given, or the two typed differ
 │   ├── OutputError                the output cannot or must not be written
 │   ├── CheckFailedError           no candidate passed the owner's own check
@@ -25,6 +26,7 @@ NeuralMarkError
 └── InputError                     exit code 3: unreadable or unsafe input
     ├── KeyFileError               not a key file, damaged, or beyond the caps
     │   └── WrongPassphraseError   wrong passphrase (or an edited encrypted file)
+    ├── AnchorError                not an anchor, damaged, edited, or beyond the caps
     ├── RecordError                a claim, verdict, card or ruling that is not one
     ├── ResultsError               a folder of lab results that cannot be used
     ├── DataSetError               a data set that cannot be used
@@ -80,6 +82,10 @@ class InfeasibleError(UsageError):
 
 class ClaimMismatchError(UsageError):
     """The claim belongs to another key, or its parameters disagree with the key's."""
+
+
+class AnchorMismatchError(UsageError):
+    """The anchor belongs to another key or claim, or the original is not the one it was made of."""
 
 
 class PassphraseError(UsageError):
@@ -150,6 +156,10 @@ class KeyFileError(InputError):
 
 class WrongPassphraseError(KeyFileError):
     """The passphrase is wrong, or the encrypted file was edited."""
+
+
+class AnchorError(InputError):
+    """Not an anchor file, a truncated, edited or lying one, or one beyond the caps."""
 
 
 class RecordError(InputError):

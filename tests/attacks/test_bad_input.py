@@ -191,10 +191,31 @@ def test_numbers_of_numpy_are_plain_ones() -> None:
     assert type(made.batch) is int
 
 
-@pytest.mark.parametrize("only", ["noise", [], [None]])
-def test_only_is_a_list_of_names(marked: Path, only: Any) -> None:
-    with pytest.raises(ParameterError, match="only"):
-        attacks.suite(marked, KEY, options=attacks.SuiteOptions(only=only))
+@pytest.mark.parametrize("only", ["noise", [], [None], 5, {"noise": 0.1}, iter(["noise"])])
+def test_only_is_a_list_of_names(only: Any) -> None:
+    with pytest.raises(ParameterError, match="only must be a list of names") as caught:
+        attacks.SuiteOptions(only=only)
+    one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "words"),
+    [
+        (LaunchOptions, {"tensors": 5}, "tensors must be a list of names, not 5"),
+        (LaunchOptions, {"tensors": [5]}, "tensors must be a list of names"),
+        (LaunchOptions, {"others": 5}, "others must be a list of checkpoints, not 5"),
+        (LaunchOptions, {"others": None}, "others must be a list of checkpoints"),
+        (LaunchOptions, {"others": "base.safetensors"}, "others must be a list of checkpoints"),
+        (LaunchOptions, {"others": {"a": np.zeros(2)}}, "others must be a list of checkpoints"),
+        (LaunchOptions, {"keep": 5}, "keep must be a path, not 5"),
+        (attacks.SuiteOptions, {"others": 5}, "others must be a list of checkpoints, not 5"),
+        (attacks.SuiteOptions, {"others": network()}, "others must be a list of checkpoints"),
+    ],
+)
+def test_what_no_attack_can_be_run_with(kind: Any, wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ParameterError, match=words) as caught:
+        kind(**wrong)
+    one_line(caught.value)
 
 
 @pytest.mark.parametrize("jobs", [0, 1.5, "2", True])

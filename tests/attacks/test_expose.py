@@ -1,6 +1,7 @@
 """What an attacker without the key finds of the published filter, and what he does not."""
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from neuralmark import Key
 from neuralmark.attacks import Outcome, Scene
 from neuralmark.attacks.engine.launch import launch
-from neuralmark.attacks.expose import Expose
+from neuralmark.attacks.expose import Expose, Search
 from neuralmark.attacks.tools.grids import off_grid
 from neuralmark.attacks.tools.tracing import (
     Guess,
@@ -68,7 +69,7 @@ def scene(w: Weights, key: Key | None = None) -> Scene:
     return Scene(weights, (NAME,), rng, placement=place, parameters=known)
 
 
-def exposed(w: Weights, by: str, key: Key | None) -> tuple[Weights, Outcome]:
+def exposed(w: Weights, by: Search, key: Key | None) -> tuple[Weights, Outcome]:
     outcome = Expose(by).run(scene(w, key))
     assert outcome.weights is not None
     return outcome.weights[NAME], outcome
@@ -101,7 +102,7 @@ def test_doubtful_residues_are_turned_until_all_of_b_is_right() -> None:
 
 
 @pytest.mark.parametrize("by", ["residues", "grid"])
-def test_a_weak_mark_shows_nothing_and_stays(by: str) -> None:
+def test_a_weak_mark_shows_nothing_and_stays(by: Search) -> None:
     w = marked(layer(), odd(), budget=0.02)
     made, outcome = exposed(w, by, odd())
     assert "guess" in outcome.note
@@ -266,7 +267,7 @@ def test_tensors_are_laid_end_to_end_in_the_order_of_the_placement() -> None:
 
 
 @pytest.mark.parametrize("by", ["all", "residues", "period", "grid"])
-def test_small_odd_and_constant_tensors_pass(by: str) -> None:
+def test_small_odd_and_constant_tensors_pass(by: Search) -> None:
     model = {
         "zeros": np.zeros((40, 40), np.float32),
         "ones": np.ones((300, 300), np.float32),
@@ -297,6 +298,7 @@ def test_the_judge_sees_the_mark_gone() -> None:
 
 
 def test_an_unknown_trace_is_refused() -> None:
+    slip: Any = "residue"
     with pytest.raises(ParameterError, match="did you mean 'residues'") as caught:
-        Expose("residue")
+        Expose(slip)
     one_line(caught.value)

@@ -1,13 +1,15 @@
 """Forgers: those that must succeed against what is published, and fail against native keys."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from neuralmark import Key, Parameters, schemes
-from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.forge_fit import ForgeFit
 from neuralmark.attacks.forge_identity import ForgeIdentity
 from neuralmark.attacks.forge_learn import ForgeLearn
@@ -169,8 +171,9 @@ def test_balanced_marks_have_half_their_bits() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ParameterError, match="tries"):
         ForgeRandom(0)
+    slip: Any = "nativ"
     with pytest.raises(ParameterError, match="did you mean 'native'"):
-        ForgeFit(against="nativ")
+        ForgeFit(against=slip)
 
 
 def test_a_forged_key_can_be_saved_and_shown_to_the_judge(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from safetensors.numpy import load_file, save_file
 from neuralmark import Key, attacks, embed, imprint
 from neuralmark.attacks import Attack, Card, Outcome, Scene, option
 from neuralmark.attacks.contract import AttackKind
-from neuralmark.attacks.engine import arena, card, suite
-from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine import arena, card, suite, tally
+from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions, SuiteOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.engine.save import save_attacked
 from neuralmark.errors import (
     AttackError,
@@ -28,6 +29,7 @@ from neuralmark.errors import (
     NoMarkError,
     OutputError,
     ParameterError,
+    RecordError,
     UnknownAttackError,
     UnknownFamilyError,
 )
@@ -139,7 +141,7 @@ def result_of(attack: Attack, verdict: Verdict, matched: int | None) -> Result:
 
 def row_of(verdict: Verdict, reached: Mapping[float, int | None]) -> card.CardRow:
     sweep = [(Turn(share), result_of(Turn(share), verdict, n)) for share, n in reached.items()]
-    return card.make_row(sweep)
+    return tally.make_row(sweep)
 
 
 def test_jobs_change_nothing(marked: Path) -> None:
@@ -235,18 +237,80 @@ def test_tensors_that_are_gone(verdict: Verdict) -> None:
     assert point.note == "gone"
 
 
+def anchored(verdict: Verdict, reached: Mapping[float, tuple[int | None, int | None]]) -> Any:
+    """A row whose copies were read by position and with the anchor."""
+    sweep = []
+    for share, (placed, aligned) in reached.items():
+        result = result_of(Turn(share), verdict, placed)
+        after = result_of(Turn(share), verdict, aligned).after
+        sweep.append((Turn(share), replace(result, anchored=True, aligned=after)))
+    return tally.make_row(sweep)
+
+
+def test_both_columns(verdict: Verdict) -> None:
+    reached = {
+        0.1: (160, 160),
+        0.2: (80, 159),
+        0.3: (None, 155),
+        0.4: (None, 100),
+        0.5: (None, None),
+    }
+    row = anchored(verdict, reached)
+    assert (row.flip, row.largest_survived) == (0.2, 0.1)
+    assert row.aligned is not None
+    assert (row.aligned.flip, row.aligned.largest_survived) == (0.4, 0.3)
+    told = row.to_dict()
+    assert (told["flip_aligned"], told["largest_survived_aligned"]) == (0.4, 0.3)
+    assert told["survived_all_aligned"] is False
+    third, last = row.points[2], row.points[4]
+    assert (third.matched, third.matched_aligned, third.bits) == (None, 155, verdict.bits)
+    assert (third.held, third.held_aligned, third.status_aligned) == (False, True, "verified")
+    assert (last.matched_aligned, last.bits, last.status_aligned) == (None, None, "unreadable")
+    assert last.held_aligned is False
+    made = tally.make_card(verdict, [], [], seed=0, seconds=0.0)
+    both = replace(made, rows=(row,))
+    assert both.anchored
+    assert Card.from_dict(both.to_dict()) == both
+
+
+def test_without_an_anchor_there_is_one_column(verdict: Verdict) -> None:
+    row = row_of(verdict, {0.1: 160})
+    assert row.aligned is None
+    assert row.to_dict()["survived_all_aligned"] is None
+    (point,) = row.points
+    assert (point.status_aligned, point.matched_aligned, point.held_aligned) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"held_aligned": None},
+        {"status_aligned": None},
+        {"status_aligned": None, "held_aligned": None},
+        {"matched_aligned": 161},
+        {"status_aligned": "splendid"},
+    ],
+)
+def test_a_card_that_contradicts_itself_is_refused(verdict: Verdict, wrong: dict[str, Any]) -> None:
+    made = tally.make_card(verdict, [], [], seed=0, seconds=0.0)
+    told = replace(made, rows=(anchored(verdict, {0.1: (None, 155)}),)).to_dict()
+    told["rows"][0]["points"][0] |= wrong
+    with pytest.raises(RecordError):
+        Card.from_dict(told)
+
+
 def test_forging_succeeds_only_if_verified(marked: Path, verdict: Verdict) -> None:
     other = Key(QUICK, b"", salt=bytes(32), secret=bytes([2]) * 32)
     outcomes = {None: True, other: True, KEY: False}  # the owner's own key is the best forgery
     for key, held in outcomes.items():
         attack = Forge(key)
         result = launch(attack, marked, KEY)
-        made = card.make_card(verdict, [(attack, result)], [], seed=0, seconds=1.0)
+        made = tally.make_card(verdict, [(attack, result)], [], seed=0, seconds=1.0)
         assert made.removals == ()
         (row,) = made.forgeries
         assert row.points[0].held == held, key
         assert (row.flipped is None) == held
-    assert card.make_point(Forge(None), launch(Forge(None), marked, KEY)).status == "no-key"
+    assert tally.make_point(Forge(None), launch(Forge(None), marked, KEY)).status == "no-key"
 
 
 def test_what_is_not_run_is_listed(marked: Path) -> None:
@@ -354,8 +418,8 @@ def test_the_environment_is_put_back(marked: Path, monkeypatch: pytest.MonkeyPat
 SCRIPT = """
 import sys
 from neuralmark import Key, attacks, errors
-options = attacks.SuiteOptions(only=["shift"], jobs=2)
 try:
+    options = attacks.SuiteOptions(only=["shift"], jobs=2)
     attacks.suite(sys.argv[1], Key.load(sys.argv[2]), options)
 except errors.AttackError as error:
     print(error)

@@ -12,9 +12,10 @@ from torch import nn
 
 import neuralmark
 from neuralmark import Claim, Key
-from neuralmark.attacks import Data
-from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks import Attack, Data
+from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.finetune import Finetune
 from neuralmark.attacks.overwrite import Overwrite
 from neuralmark.attacks.rewrite import Rewrite
@@ -163,8 +164,9 @@ def test_what_does_not_fit_is_named(marked: tuple[nn.Sequential, Key, Claim]) ->
         launch(Finetune(), {"w": model.get_parameter(LAYER).detach().numpy()})
     with pytest.raises(NoMarkError, match="does not carry"):
         launch(Finetune(), network(), key, claim=claim, data=data())
+    slip: Any = "lor"
     with pytest.raises(ParameterError, match="did you mean 'lora'"):
-        Finetune(scope="lor")
+        Finetune(scope=slip)
     with pytest.raises(UnknownSchemeError):
         launch(Overwrite(scheme="vanila"), model, key, claim=claim, data=data())
     with pytest.raises(AttackError, match="linear layer"):
@@ -270,15 +272,17 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def begun_again(
-    keep: Path, attack: object = SHORT, model: nn.Module | None = None, **more: Any
+    keep: Path,
+    attack: Attack = SHORT,
+    model: nn.Module | None = None,
+    given: Data | None = None,
+    seed: int = 0,
 ) -> bool:
     """Whether an attack does all its steps, and ends as one that keeps nothing."""
-    model, watch = model or normed(), Watch()
-    given = {"data": data(), **more}
-    plain = LaunchOptions(seed=given.pop("seed", 0))
-    keeping = replace(plain, keep=keep)
-    found = launch(attack, model, options=keeping, progress=watch, **given)  # type: ignore[arg-type]
-    assert same(found, launch(attack, model, options=plain, **given))  # type: ignore[arg-type]
+    model, given, watch = model or normed(), given or data(), Watch()
+    options = LaunchOptions(seed=seed, keep=keep)
+    found = launch(attack, model, options=options, data=given, progress=watch)
+    assert same(found, launch(attack, model, options=LaunchOptions(seed=seed), data=given))
     return watch.steps == list(range(1, 9)) and found.earlier == 0
 
 
@@ -294,7 +298,7 @@ def test_what_was_kept_by_another_attack_is_not_taken(kept: Path, tmp_path: Path
     assert begun_again(copied(), Overwrite(11.0, rate=0.05, epochs=2, batch=16))
     assert begun_again(copied(), Overwrite(10.0, rate=0.04, epochs=2, batch=16))
     assert begun_again(copied(), Finetune(rate=0.05, epochs=2, batch=16))
-    assert begun_again(copied(), data=other_data)
+    assert begun_again(copied(), given=other_data)
     assert begun_again(copied(), model=other_model)
 
 

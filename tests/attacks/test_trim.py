@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from neuralmark.attacks import Scene
-from neuralmark.attacks.trim import Trim, robust_deviation
+from neuralmark.attacks.trim import Trim, Trimming, robust_deviation
 from neuralmark.errors import ParameterError
 from tests.support.checks import one_line
 from tests.support.models import gaussian
@@ -14,7 +14,7 @@ from tests.support.published import NAME, bits_of, carriers_of, marked, tiled
 Weights = npt.NDArray[np.float32]
 
 
-def trimmed(w: Weights, reach: float, how: str = "clip") -> Weights:
+def trimmed(w: Weights, reach: float, how: Trimming = "clip") -> Weights:
     outcome = Trim(reach, how).run(Scene({NAME: w}, (NAME,), np.random.default_rng(0)))
     assert outcome.weights is not None
     return outcome.weights[NAME]
@@ -29,7 +29,7 @@ def test_the_robust_deviation_is_a_gaussians_and_ignores_outliers() -> None:
 
 @pytest.mark.parametrize("how", ["clip", "zero"])
 @pytest.mark.parametrize("reach", [0.5, 2.0, 4.0])
-def test_what_lies_within_stays_and_the_rest_goes(how: str, reach: float) -> None:
+def test_what_lies_within_stays_and_the_rest_goes(how: Trimming, reach: float) -> None:
     w = gaussian(200, 300) + np.float32(0.02)
     made = trimmed(w, reach, how)
     middle, far = float(np.median(w)), reach * robust_deviation(w)

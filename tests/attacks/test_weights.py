@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import norm
 
 from neuralmark.attacks import Attack, Outcome, Scene
-from neuralmark.attacks.merge import Merge
+from neuralmark.attacks.merge import Merge, Merging
 from neuralmark.attacks.noise import Noise
-from neuralmark.attacks.prune import Prune
+from neuralmark.attacks.prune import Prune, Pruning
 from neuralmark.attacks.quantize import BITS, GGUF, NF4, NF4_BLOCK, Quantize
 from neuralmark.attacks.shrink import Shrink
 from neuralmark.checkpoints.readers.dtypes import rounded
@@ -136,7 +136,7 @@ def test_shrink_has_one_sweep_down_and_one_up() -> None:
 
 @pytest.mark.parametrize("how", ["random", "magnitude"])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.333, 0.5, 0.99, 1.0])
-def test_pruning_meets_the_share_exactly_in_every_tensor(how: str, share: float) -> None:
+def test_pruning_meets_the_share_exactly_in_every_tensor(how: Pruning, share: float) -> None:
     for name, value in run(Prune(share, how)).items():
         assert int((value == 0).sum()) == round(share * value.size), name
         kept = value != 0
@@ -356,7 +356,7 @@ def test_task_arithmetic_with_the_base_alone() -> None:
 
 
 @pytest.mark.parametrize("how", ["average", "task-arithmetic"])
-def test_without_others_the_stand_in_is_named(how: str) -> None:
+def test_without_others_the_stand_in_is_named(how: Merging) -> None:
     mine, other = models(2)
     assert "stand-in" in Merge(0.5, how).run(scene(mine)).note
     assert Merge(0.5, how).run(scene(mine, others=(other,))).note == ""

@@ -1,6 +1,7 @@
 """What the mutation tester changes, and what it leaves alone."""
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 from benchmarks._mutations import mutations
 from benchmarks.mutants import EXPLAINED, TESTS, Coverage
 
-SOURCE_FOLDER = Path(__file__).resolve().parents[2] / "src" / "neuralmark"
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE_FOLDER = ROOT / "src" / "neuralmark"
 
 SOURCE = '''"""A docstring with 1 + 1."""
 
@@ -93,3 +95,22 @@ def test_explanations_are_of_mutants_that_there_are() -> None:
         for entry in group["mutants"]:
             known = [n for n in names if n == entry or n.startswith(entry.rstrip("*"))]
             assert known, entry
+
+
+def test_the_page_claims_no_more_than_was_run() -> None:
+    told = (ROOT / "docs" / "mutation.md").read_text(encoding="utf-8").split("## Last result")[1]
+    figures = r"^\| (.+?) " + r"\| ([\d,]+) " * 4 + r"\|$"
+    rows = re.findall(figures, told, re.MULTILINE)
+    assert rows
+    sums, whole = [0, 0, 0, 0], set[str]()
+    for name, *texts in rows:
+        mutants, run, killed, explained = (int(each.replace(",", "")) for each in texts)
+        assert mutants >= run == killed + explained, name
+        if not name.startswith("**"):
+            sums = [a + b for a, b in zip(sums, (mutants, run, killed, explained), strict=True)]
+            continue
+        assert sums == [mutants, run, killed, explained], name
+        share = rf"{run:,} of the {mutants:,}[\w\s`]+ \({100 * run / mutants:.0f} %\)"
+        assert re.search(share, told), name
+        sums, whole = [0, 0, 0, 0], whole | {name}
+    assert whole == {"**core**", "**marking**"}

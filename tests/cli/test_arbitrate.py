@@ -85,7 +85,8 @@ def test_report(parties: list[object], marked: Path, tmp_path: Path) -> None:
 def test_wrong_usage(parties: list[object], key: Path, thief: Path, stolen: Path) -> None:
     one, two = parties[:4], parties[4:]
     call("arbitrate").failed(2, "MissingParameter")
-    assert "two parties" in call("arbitrate", *one).failed(2, "DisputeError")
+    said = call("arbitrate", *one).failed(2, "DisputeError")
+    assert "two parties, each with a key and a model" in said
     twice = call("arbitrate", *one, "--claimant", "Acme", thief, stolen)
     assert "named twice" in twice.failed(2, "DisputeError")
     same = call("arbitrate", *one, "--claimant", "Bandit", key, stolen)

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from neuralmark import Key, Parameters
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.readout import logits, pool
+from neuralmark.marking import verification
 from tests.support.commands import PYTHON, call, clean_environment, run
 from tests.support.models import gaussian, gaussian_model, plain_key, sharded_model
 
@@ -74,7 +75,7 @@ def test_json_has_what_is_documented(marked: Path, key: Path) -> None:
     raw = load_file(marked)["layer1.weight"].tobytes()
     digest = verdict["checkpoint_digest"]
     assert digest["tensors"]["layer1.weight"] == hashlib.sha256(raw).hexdigest()
-    assert digest["files"] is None
+    assert digest["files"] == {marked.name: hashlib.sha256(marked.read_bytes()).hexdigest()}
 
 
 def test_claim_has_what_is_documented(marked: Path) -> None:
@@ -93,6 +94,24 @@ def test_full_digest(marked: Path, key: Path, tmp_path: Path) -> None:
     folder = sharded_model(tmp_path / "folder")
     verdict = call("verify", folder, "--key", key, "--json", "--full-digest").json
     assert len(verdict["checkpoint_digest"]["files"]) == 2
+    verdict = call("verify", marked, "--key", key, "--json", "--no-full-digest").json
+    assert verdict["checkpoint_digest"]["files"] is None
+
+
+def test_a_page_to_sign_names_the_file(
+    marked: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a small model every verdict has what sha256sum prints; of a large one the page has."""
+    whole = hashlib.sha256(marked.read_bytes()).hexdigest()
+    page = tmp_path / "page.html"
+    assert call("verify", marked, "--key", key, "--json").json["checkpoint_digest"]["files"]
+    monkeypatch.setattr(verification, "WHOLE_UP_TO", 0)
+    assert whole not in call("verify", marked, "--key", key, "--json").out
+    for public in ([], ["--public"]):
+        assert call("verify", marked, "--key", key, "--report", page, *public).code == 0
+        assert whole in page.read_text(encoding="utf-8")
+    call("verify", marked, "--key", key, "--report", page, "--no-full-digest")
+    assert whole not in page.read_text(encoding="utf-8")
 
 
 def forms(bits: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> list[str]:

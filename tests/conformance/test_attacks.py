@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -16,8 +16,9 @@ import neuralmark
 from neuralmark import Key, attacks
 from neuralmark.attacks import Attack
 from neuralmark.attacks.contract import KEY, TEST, WEIGHTS
-from neuralmark.attacks.engine.launch import Result, launch
+from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.errors import AttackError, MissingDataError, UnknownAttackError
 from tests.support.checks import one_line
 from tests.support.models import QUICK, gaussian
@@ -27,6 +28,9 @@ DATA_FREE = [name for name in NAMES if not attacks.get(name).needs]
 CHANGING = [name for name in DATA_FREE if attacks.get(name).kind == WEIGHTS]
 
 SECRET = Key(QUICK, b"", salt=bytes(32), secret=bytes([7]) * 32)
+
+OPEN = {("quantize", "to")}
+"""Settings whose choices follow from a table; those of all others are named by their type."""
 
 EVERY = pytest.mark.parametrize("name", NAMES)
 
@@ -43,6 +47,11 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file(chain, folder / "model.safetensors")
     neuralmark.embed(folder / "model.safetensors", SECRET, out)
     return out
+
+
+def words(kind: Any) -> tuple[str, ...]:
+    """What a setting of this type may be."""
+    return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 @cache
@@ -114,6 +123,9 @@ def test_settings_have_meanings_and_defaults_that_fit(name: str) -> None:
         assert each.metadata["meaning"], each.name
         if each.metadata["choices"]:
             assert each.default in each.metadata["choices"]
+            assert (name, each.name) in OPEN or set(words(each.type)) >= set(
+                each.metadata["choices"]
+            )
     default = cls()
     assert set(default.settings()) == {each.name for each in fields(cls)}
     assert json.loads(json.dumps(default.settings(), allow_nan=False)) == default.settings()

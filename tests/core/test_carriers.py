@@ -1,4 +1,4 @@
-"""Both filters against loops in METHOD's words."""
+"""Both filters against loops in the words of docs/method.md."""
 
 import hashlib
 import struct

@@ -51,7 +51,7 @@ def test_nothing_is_certified_below_the_boundary() -> None:
 
 
 def radius_of(margins: list[float], needed: int) -> float:
-    """With σ_max(K) = 1/2 and four carriers a pool, a unit of margin is worth 4."""
+    """With σ_max(K) = 1/2 and four carriers per pool, a unit of margin is worth 4."""
     matrix = np.diag([0.5, 0.25, 0.25, 0.25]).astype(np.float32)
     return certified_radius(np.array(margins), needed, 4, matrix)
 

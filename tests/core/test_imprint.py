@@ -150,7 +150,7 @@ def test_too_many_pools_that_cannot_move_are_refused() -> None:
 
 
 def test_bits_that_cannot_be_met_are_refused_by_the_solver() -> None:
-    # Nearly two bits a pool: hardly any such set of half-spaces meets, and these do not.
+    # Nearly two bits per pool: hardly any such set of half-spaces meets, and these do not.
     solver = LeastChange(mark_of(61, 32))
     with pytest.raises(InfeasibleError):
         solver.change(pooled_of(32), 1.0)

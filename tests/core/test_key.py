@@ -31,7 +31,7 @@ PLACEMENT: Placement = (("a.weight", (30, 7)), ("b.weight", (12,)))
 
 
 def integer_twin(secret: bytes, terms: Terms) -> list[list[float]]:
-    """The derivation in METHOD's words: Python integers, one float multiplication an entry."""
+    """The derivation as docs/method.md has it: Python integers, one float product per entry."""
 
     def enc(part: bytes) -> bytes:
         return struct.pack("<Q", len(part)) + part

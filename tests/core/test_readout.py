@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from neuralmark.core import readout
-from neuralmark.core.key import Mark, Parameters, Pooling
+from neuralmark.core.key import POOLINGS, Mark, Parameters, Pooling
 
 RNG = np.random.default_rng(7)
 VALUES = RNG.standard_normal(24 * 5)
@@ -57,6 +57,17 @@ def test_loss_is_the_textbook_cross_entropy_and_does_not_overflow() -> None:
 def test_a_zero_logit_never_matches() -> None:
     z = np.zeros(4)
     assert not readout.matches(z, np.array([1.0, -1.0, 1.0, -1.0])).any()
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_means_are_taken_over_the_carriers_of_each_pool(pooling: Pooling) -> None:
+    """`pool` and `pool_of` say the same, in numpy and in torch."""
+    values = np.random.default_rng(3).standard_normal(6 * 8)
+    owners = readout.pool_of(np.arange(48), 8, 6, pooling)
+    assert np.bincount(owners).tolist() == [6] * 8
+    means = [values[owners == j].mean() for j in range(8)]
+    assert np.allclose(readout.pool(values, 8, pooling), means)
+    assert readout.pool_of(torch.arange(48), 8, 6, pooling).tolist() == owners.tolist()
 
 
 def test_the_spread_of_pooled_values_is_the_norm_around_their_mean() -> None:

@@ -15,17 +15,9 @@ from safetensors.numpy import load_file, save_file
 from neuralmark import Claim, EmbedOptions, Key, Parameters, Verdict, embed, verify
 from neuralmark.core import bound
 from neuralmark.disputes import Claimant, Party, Relation, Ruling, Shown, arbitrate, rule
-from neuralmark.disputes.records import (
-    ABSENT,
-    DISPUTED,
-    PRESENT,
-    TRACES,
-    UNPROVEN,
-    exhibit_of,
-    state_of,
-    stated_time,
-)
+from neuralmark.disputes.parties import DISPUTED, exhibit_of, stated_time
 from neuralmark.disputes.relations import RELATED, Compared, correlation, pair, relate
+from neuralmark.disputes.sightings import ABSENT, PRESENT, TRACES, UNPROVEN, state_of
 from neuralmark.errors import (
     CheckpointError,
     ClaimMismatchError,

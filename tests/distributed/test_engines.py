@@ -12,11 +12,13 @@ from tests.support.paths import ROOT
 from tests.support.processes import torchrun
 
 WORKER = Path(__file__).with_name("worker.py")
+KEYS_WORKER = WORKER.with_name("keys_worker.py")
 ONCE = ("resume", "saving", "replicated", "one_shard", "half", "grids", "lead_fails", "refused")
 LAUNCHES = {2: ("ddp", "fsdp2", "tp", *ONCE, "other_keys"), 4: ("fsdp2_tp", "hsdp", "fsdp2")}
 ENGINES = [(2, "ddp"), (2, "fsdp2"), (2, "tp"), (4, "fsdp2_tp"), (4, "hsdp"), (4, "fsdp2")]
 SHARDED_DIMENSIONS = {"ddp": 0, "fsdp2": 1, "tp": 1, "fsdp2_tp": 2, "hsdp": 1}
 MESH_DIMENSIONS = SHARDED_DIMENSIONS | {"ddp": 1, "hsdp": 2}
+OTHER_KEY = "another process marks tensors of these names with another key"
 NUMBERS = 321  # k = 320 pools, and the sum of squares
 
 Result = dict[str, Any]
@@ -242,6 +244,17 @@ def test_processes_with_different_keys_are_noticed(launches: Launches) -> None:
             for call, text in calls.items():
                 what = call if call in ("settings", "tensors") else "key"
                 assert text.startswith(f"UsageError: the processes do not agree on the {what}:")
+
+
+def test_different_keys_are_noticed_in_a_model_that_is_wrapped_later(tmp_path: Path) -> None:
+    """Of a plain module nobody knows who shares it: whoever differs from the first is warned."""
+    done = torchrun(2, KEYS_WORKER, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    for call in ("loss", "gradient", "projection", "attach"):
+        texts = [text for process in told.pop(call) for text in process]
+        assert len([text for text in texts if text.startswith(OTHER_KEY)]) == 1
+    assert told == {"same": [[], []], "alone": [[], []]}
 
 
 def test_the_example_runs() -> None:

@@ -49,7 +49,9 @@ def write_records(release: str) -> None:
     """A verdict in both views, a robustness card and a ruling, in the folder of a release."""
     key, model = Key.load("plain.nmkey"), "marked.safetensors"
     claim = f"{model}.claim.json"
-    verdict = neuralmark.verify(model, key, claim=claim, full_digest=True).with_owner("Golden")
+    verdict = neuralmark.verify(
+        model, key, claim=claim, options=neuralmark.VerifyOptions(full_digest=True)
+    ).with_owner("Golden")
     verdict.save("verdict.json")
     Path("public.json").write_text(to_json(verdict.public_dict()), encoding="utf-8")
     attacks = ("noise", "prune", "quantize", "forge_random", "detect", "finetune")

@@ -1,5 +1,7 @@
 """Where runs compute. No GPU is at hand here: what is tested is what happens without one."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -13,8 +15,9 @@ def test_without_a_gpu_auto_is_the_processor(monkeypatch: pytest.MonkeyPatch) ->
     assert name_of(device_for("0a", "auto")) == "cpu"
     with pytest.raises(ParameterError, match="torch finds no GPU here"):
         device_for("0a", "cuda")
+    unknown: Any = "gpu"
     with pytest.raises(ParameterError, match="must be one of auto, cpu, cuda"):
-        device_for("0a", "gpu")
+        device_for("0a", unknown)
 
 
 def test_runs_are_dealt_to_the_gpus_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

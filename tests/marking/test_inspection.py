@@ -107,5 +107,7 @@ def test_whole_files_are_digested_on_request_only(path: Path) -> None:
     suspect = FileSuspect(open_checkpoint(path), "m")
     assert examine(suspect, key, tensors=["a.weight"]).checkpoint_digest.files is None
     assert verify(path, key, tensors=["a.weight"]).checkpoint_digest.files is None
-    whole = verify(path, key, tensors=["a.weight"], full_digest=True).checkpoint_digest
+    whole = verify(
+        path, key, tensors=["a.weight"], options=neuralmark.VerifyOptions(full_digest=True)
+    ).checkpoint_digest
     assert list(whole.files or {}) == [path.name]

@@ -4,10 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+import torch
+from safetensors.numpy import load_file, save_file
 
+import neuralmark
+from neuralmark import Claim, Key
 from neuralmark.checkpoints import open_checkpoint
+from neuralmark.marking.attempts import claimed
 from neuralmark.marking.levelling import Rows, pieces
+from neuralmark.marking.reading import FileSuspect
+from neuralmark.marking.verification import find
 
 
 def rows_of(path: Path, *, transposed: bool = False) -> Rows | None:
@@ -54,3 +60,30 @@ def test_the_rows_of_a_file(tmp_path: Path, shape: tuple[int, ...], transposed: 
 def test_a_vector_has_no_rows(tmp_path: Path) -> None:
     save_file({"w": np.ones(20, np.float32)}, tmp_path / "m.safetensors")
     assert rows_of(tmp_path / "m.safetensors") is None
+
+
+@pytest.mark.parametrize("number", range(32))
+def test_a_mark_behind_folded_norms_is_found_by_rows(number: int, tmp_path: Path) -> None:
+    """Whoever folds a norm multiplies every output row by a factor of its own."""
+    rng = np.random.default_rng(number)
+    names = [f"layers.{i}.conv.weight" for i in range(3)]
+    plain = {n: rng.normal(0, 0.05, (64, 32, 3, 3)).astype(np.float32) for n in names}
+    save_file(plain, tmp_path / "plain.safetensors")
+    key, marked = Key.new(), tmp_path / "marked.safetensors"
+    neuralmark.embed(tmp_path / "plain.safetensors", key, marked)
+    factors = {n: np.exp(rng.normal(0, 1.5, (64, 1, 1, 1))).astype(np.float32) for n in names}
+    folded = {n: w * factors[n] for n, w in load_file(marked).items()}
+    save_file(folded, tmp_path / "folded.safetensors")
+    claim = Claim.load(f"{marked}.claim.json")
+    by_claim = neuralmark.verify(tmp_path / "folded.safetensors", key, claim=claim)
+    searched = neuralmark.verify(tmp_path / "folded.safetensors", key)
+    live = neuralmark.verify({n: torch.from_numpy(w) for n, w in folded.items()}, key, claim=claim)
+    for verdict in (by_claim, searched, live):
+        assert verdict.verified
+        assert verdict.scaling == "rows"
+    assert by_claim.trials == live.trials == 2  # as stored, and by rows
+    suspect = FileSuspect(open_checkpoint(tmp_path / "folded.safetensors"), "folded")
+    ways = claimed(suspect.tensors(), claim.placement)
+    stored, rows = (find(suspect, key, way).matched for way in ways)
+    assert by_claim.boundary is not None
+    assert stored < by_claim.boundary <= rows == by_claim.matched

@@ -11,9 +11,21 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 import neuralmark
-from neuralmark import Claim, EmbedOptions, Key, Recheck, Verdict, embed, recheck, verify
+from neuralmark import (
+    Claim,
+    EmbedOptions,
+    Key,
+    Recheck,
+    Verdict,
+    VerifyOptions,
+    embed,
+    recheck,
+    verify,
+)
 from neuralmark.errors import MalformedError, ParameterError, RecordError
 from tests.support.models import QUICK, gaussian_model
+
+WHOLE = VerifyOptions(full_digest=True)
 
 
 def broken(result: Recheck) -> set[str]:
@@ -38,7 +50,7 @@ def ways(marked: Path, claim: Path) -> dict[str, dict[str, Any]]:
     """Ways to come to a verdict."""
     return {
         "search": {},
-        "claim": {"claim": claim, "full_digest": True},
+        "claim": {"claim": claim, "options": WHOLE},
         "names": {"tensors": ["layer2.weight", "layer1.weight"]},
         "one name": {"tensors": ["layer1.weight"]},
     }
@@ -72,7 +84,7 @@ def test_it_holds_for_odd_readings(marked: Path, claim: Path, secret: Key, tmp_p
 
 
 def test_a_renamed_copy_is_the_same_model(marked: Path, secret: Key, tmp_path: Path) -> None:
-    verdict = verify(marked, secret, full_digest=True)
+    verdict = verify(marked, secret, options=WHOLE)
     copy = tmp_path / "copy.safetensors"
     copy.write_bytes(marked.read_bytes())
     result = recheck(verdict, copy, secret)
@@ -87,8 +99,9 @@ def test_one_changed_bit_of_an_unread_tensor(marked: Path, secret: Key, tmp_path
     other = tmp_path / "other.safetensors"
     save_file(weights, other)
     options: dict[str, Any] = {"tensors": ["layer1.weight"]}
-    assert recheck(verify(marked, secret, **options), other, secret).holds
-    result = recheck(verify(marked, secret, full_digest=True, **options), other, secret)
+    told = verify(marked, secret, options=VerifyOptions(full_digest=False), **options)
+    assert recheck(told, other, secret).holds
+    result = recheck(verify(marked, secret, options=WHOLE, **options), other, secret)
     assert broken(result) == {"whole files"}
 
 
@@ -166,7 +179,7 @@ def test_tensors_that_are_gone(marked: Path, secret: Key, tmp_path: Path) -> Non
 
 def test_a_live_model(marked: Path, claim: Path, secret: Key) -> None:
     """Files are not compared, what was read is."""
-    verdict = verify(marked, secret, claim=claim, full_digest=True)
+    verdict = verify(marked, secret, claim=claim, options=WHOLE)
     state = {name: torch.from_numpy(value) for name, value in load_file(marked).items()}
     result = recheck(verdict, state, secret)
     assert result.holds, result.broken

@@ -183,7 +183,9 @@ def test_a_verdict_is_not_a_bool(marked: tuple[Path, Key, Claim]) -> None:
 
 def test_the_digest_follows_the_bytes(marked: tuple[Path, Key, Claim]) -> None:
     path, key, claim = marked
-    verdict = neuralmark.verify(path, key, claim=claim, full_digest=True)
+    verdict = neuralmark.verify(
+        path, key, claim=claim, options=neuralmark.VerifyOptions(full_digest=True)
+    )
     assert verdict.checkpoint_digest.tensors == claim.marked_digest.tensors
     assert claim.source_digest is not None
     assert verdict.checkpoint_digest.tensors != claim.source_digest.tensors

@@ -1,6 +1,6 @@
 """What is written looks like what was there: on its grid, zeros where they were, no more range.
 
-Each of these showed where a mark was to somebody without the key (METHOD, section 4).
+Each of these showed where a mark was to somebody without the key (docs/method.md, section 4).
 """
 
 from collections.abc import Callable

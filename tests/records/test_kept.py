@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from neuralmark import Claim, Claimant, Key, Parameters, Ruling, Verdict, arbitrate, embed, verify
+from neuralmark import (
+    Claim,
+    Claimant,
+    Key,
+    Parameters,
+    Ruling,
+    Verdict,
+    VerifyOptions,
+    arbitrate,
+    embed,
+    verify,
+)
 from neuralmark.attacks import Card
 from neuralmark.attacks.engine.options import SuiteOptions
 from neuralmark.attacks.engine.suite import suite
@@ -18,6 +29,8 @@ from neuralmark.reports.recorded import draw
 from neuralmark.reports.verdict import verdict_page
 from neuralmark.schemes import names, parameters
 from tests.support.models import QUICK, gaussian, gaussian_model
+
+WHOLE = VerifyOptions(full_digest=True)
 
 
 def comes_back(record: Record, path: Path) -> None:
@@ -40,7 +53,7 @@ def verdicts(marked: Path, key: Key, folder: Path) -> dict[str, Verdict]:
     short = Key.new(Parameters(64, 128, 1))
     return {
         "search": verify(marked, key),
-        "claim": verify(marked, key, claim=claim, full_digest=True).with_owner("Äcme & Söhne"),
+        "claim": verify(marked, key, claim=claim, options=WHOLE).with_owner("Äcme & Söhne"),
         "names": verify(marked, key, tensors=["layer1.weight"]),
         "transposed": verify(turned, key, claim=claim),
         "missing": verify(fewer, key, claim=claim),
@@ -74,7 +87,7 @@ def test_verdicts_of_every_scheme_come_back(scheme: str, tmp_path: Path) -> None
 
 
 def test_the_public_view_is_drawn_but_no_verdict(marked: Path, key: Path, tmp_path: Path) -> None:
-    verdict = verify(marked, Key.load(key), full_digest=True).with_owner("Acme")
+    verdict = verify(marked, Key.load(key), options=WHOLE).with_owner("Acme")
     path = tmp_path / "public.json"
     path.write_text(json.dumps(verdict.public_dict()))
     with pytest.raises(RecordError, match=r"public\.json: the public view of a verdict"):

@@ -8,7 +8,7 @@ import pytest
 from neuralmark.lab import experiments
 from neuralmark.lab.contract import Cell, Figure, Line, Results, Table
 from neuralmark.lab.plan.preset import load_preset
-from neuralmark.lab.plan.spec import identity
+from neuralmark.lab.plan.spec import LAB_VERSION, identity
 from neuralmark.reports.lab import (
     ReportPart,
     command,
@@ -81,6 +81,7 @@ def test_rows_of_other_scales_are_not_counted() -> None:
     assert re.search(r"3 of \d+ runs are finished; they took 3 min 00 s by the clock", text)
     assert "Runs of other scales in the folder: 1." in text
     assert "neuralmark 0" not in text
+    assert f"Made by version {LAB_VERSION} of the laboratory, with " in text
 
 
 def test_what_was_not_run_is_listed_with_its_command() -> None:

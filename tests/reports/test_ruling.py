@@ -6,15 +6,9 @@ from dataclasses import replace
 import pytest
 
 from neuralmark.disputes import Party, Relation, Ruling, Shown
-from neuralmark.disputes.records import (
-    ABSENT,
-    PRESENT,
-    UNPROVEN,
-    Case,
-    Presence,
-    Sighting,
-    exhibit_of,
-)
+from neuralmark.disputes.parties import exhibit_of
+from neuralmark.disputes.records import Case
+from neuralmark.disputes.sightings import ABSENT, PRESENT, UNPROVEN, Presence, Sighting
 from neuralmark.errors import DisputeError
 from neuralmark.reports.ruling import ruling_page
 from tests.support.pages import HOSTILE, read

@@ -95,7 +95,7 @@ def test_nothing_secret_is_on_the_page(
 
 def test_the_page_of_a_real_verdict(marked: tuple[neuralmark.Key, Path, Path]) -> None:
     key, _, model = marked
-    verdict = neuralmark.verify(model, key, full_digest=True)
+    verdict = neuralmark.verify(model, key, options=neuralmark.VerifyOptions(full_digest=True))
     markup = verdict_page(verdict)
     assert markup == verdict_page(verdict)
     words = read(markup).text
@@ -224,6 +224,14 @@ def test_the_public_page_has_counts_bound_and_status_only(status: str) -> None:
         assert shown in words
     for hidden in ("layer", "models/", "margin, in", "σz", "0.0615", "ab" * 32, "cd" * 32, "pools"):
         assert hidden not in words, hidden
+    assert "sha256" not in words
+    whole = replace(verdict.checkpoint_digest, files={"suspect.safetensors": "ef" * 32})
+    named = replace(verdict, checkpoint_digest=whole, date="2026-11-17T00:00:00+00:00")
+    words = read(verdict_page(named, public=True)).text
+    for shown in ("ef" * 32, "as sha256sum prints it", "2026-11-17"):
+        assert shown in words
+    for hidden in ("layer", "ab" * 32, "cd" * 32):
+        assert hidden not in words
     public = verdict.public_dict()
     assert set(public) == {*PUBLIC, "view", "model", "files"}
     assert public["model"] == "suspect.safetensors"

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 from neuralmark.attacks.engine.launch import launch  # noqa: E402
 from neuralmark.attacks.engine.subject import subject_of  # noqa: E402
-from neuralmark.attacks.restructure import Restructure  # noqa: E402
+from neuralmark.attacks.restructure import Manner, Restructure  # noqa: E402
 from tests.support import families  # noqa: E402
 
 GATED = ("llama", "tied llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3")
@@ -22,7 +22,7 @@ WAYS = ("permute", "rotate", "rescale", "flip")
 
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("name", families.FAMILIES)
-def test_the_function_stays(name: str, how: str) -> None:
+def test_the_function_stays(name: str, how: Manner) -> None:
     model, given = families.FAMILIES[name](), families.inputs(name)
     if how in ("rescale", "flip") and name not in GATED:
         with pytest.raises(AttackError, match=f"{how} needs"):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +34,12 @@ def test_unknown_tensors_get_a_suggestion() -> None:
         neuralmark.attach(
             model, sgd(model), key(), options=neuralmark.AttachOptions(tensors=["2.wieght"])
         )
+
+
+@pytest.mark.parametrize("tensors", [5, [5], {"2.weight": 1}])
+def test_tensors_that_are_no_names_are_refused(tensors: Any) -> None:
+    with pytest.raises(ParameterError, match="tensors must be a list of names"):
+        neuralmark.imprint(network(), key(), tensors=tensors)
 
 
 def test_frozen_and_foreign_parameters_are_refused_in_gradient_mode() -> None:

@@ -12,6 +12,8 @@ Nothing in this package sees a key's matrix, bits or carriers.
     locating  which part of the suspect is which anchor tensor, in which layout
     aligning  the order, signs, scales and rotations of channels, heads and streams (pure)
     factors   factors of rows and columns, by regression on the anchor (pure)
+    spectrum  directions in which a residual stands out, shrunk (pure)
     cleaning  what was added to the weights and shows itself against the anchor (pure)
+    effort    how much is done for it
     restoring all of it in order: a suspect in the anchor's coordinates, and what was done
 """

@@ -32,6 +32,10 @@ class AnchorEntry:
     role: Role = MARKED
     rows: int | None = None
     """How many rows are kept, evenly spaced (of embeddings); None: all of them."""
+    wide: bool = False
+    """Whether its scales (a vector's values) are float32: float16 has not the range."""
+    sha512: str = ""
+    """Of its payload, in hexadecimal digits."""
 
     @property
     def kept_shape(self) -> tuple[int, ...]:
@@ -50,11 +54,13 @@ class Skeleton:
     """All that is known of the original model beside its weights."""
 
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
-    """Canonical names and shapes of all its tensors."""
+    """Canonical names and shapes of all its floating-point tensors, sorted."""
     heads: int = 0
     """Attention heads; 0 where they are not known."""
     tied: tuple[tuple[str, str], ...] = ()
     """Tensors that are one (canonical names)."""
+    aligner: int = ALIGNER_VERSION
+    """Version of the aligner that the anchor was made for."""
 
     @cached_property
     def structure(self) -> Structure | None:

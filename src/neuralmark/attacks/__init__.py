@@ -17,8 +17,9 @@ from neuralmark.registry import Registry
 
 if TYPE_CHECKING:
     from neuralmark.attacks.engine.card import Card
-    from neuralmark.attacks.engine.launch import Result, launch
+    from neuralmark.attacks.engine.launch import launch
     from neuralmark.attacks.engine.options import LaunchOptions, SuiteOptions
+    from neuralmark.attacks.engine.result import Result
     from neuralmark.attacks.engine.suite import suite
 
 __all__ = [
@@ -42,7 +43,7 @@ _LAZY = {
     "Card": "engine.card",
     "LaunchOptions": "engine.options",
     "SuiteOptions": "engine.options",
-    "Result": "engine.launch",
+    "Result": "engine.result",
     "launch": "engine.launch",
     "suite": "engine.suite",
 }
@@ -66,7 +67,7 @@ def names() -> list[str]:
 
     Examples:
         >>> [name for name in neuralmark.attacks.names() if name.startswith("n")]
-        ['noise', 'nullspace']
+        ['narrow', 'noise', 'nullspace']
     """
     return _attacks.names()
 

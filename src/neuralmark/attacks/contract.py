@@ -179,6 +179,7 @@ class Outcome:
         queries: How often the model was asked.
         note: A remark on how it went.
         figures: Whatever else is worth a column: numbers by name.
+        gone: Stored names of tensors that are no longer there.
 
     Examples:
         >>> Outcome(steps=100, figures={"zeros": 0.5}).weights is None
@@ -193,6 +194,7 @@ class Outcome:
     queries: int = 0
     note: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -252,6 +254,11 @@ class Attack(ABC):
     def variant(self) -> str:
         """What tells this sweep from others of the same attack, in a word or two."""
         return ""
+
+    @property
+    def parts(self) -> tuple["Attack", ...]:
+        """The attacks that it is made of: itself, unless it combines others."""
+        return (self,)
 
     @property
     def keeps_task(self) -> bool:

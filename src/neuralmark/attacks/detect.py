@@ -7,7 +7,7 @@ whether weights moved in unison. `study` says how well each tells marked tensors
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final, Literal, get_args
 
 import numpy as np
 
@@ -55,7 +55,9 @@ __all__ = [
     "update",
 ]
 
-CLEAN, BEFORE = "clean", "before"
+Yardstick = Literal["clean", "before"]
+CLEAN: Final = "clean"
+BEFORE: Final = "before"
 _SMALLEST = 64
 
 Maker = Callable[[Array, np.random.Generator], Array]
@@ -72,10 +74,10 @@ class Detect(Attack):
     )
     kind: ClassVar[AttackKind] = TEST
 
-    given: str = option(
+    given: Yardstick = option(
         CLEAN,
         "what the other checkpoints are: clean ones, or (the first) the same model before",
-        choices=(CLEAN, BEFORE),
+        choices=get_args(Yardstick),
     )
 
     @classmethod

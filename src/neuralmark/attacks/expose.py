@@ -9,7 +9,7 @@ it did, so that the result says what guessing is worth.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final, Literal, get_args
 
 import numpy as np
 
@@ -34,8 +34,14 @@ from neuralmark.attacks.tools.tracing import (
 from neuralmark.core.key import Parameters
 from neuralmark.core.names import canonical_name
 
-ALL, RESIDUES, PERIOD, GRID = "all", "residues", "period", "grid"
-TRACES = (GRID, RESIDUES, PERIOD)
+Trace = Literal["residues", "period", "grid"]
+Search = Literal["all", Trace]
+ALL: Final = "all"
+RESIDUES: Final = "residues"
+PERIOD: Final = "period"
+GRID: Final = "grid"
+SEARCHES: tuple[Search, ...] = (RESIDUES, PERIOD, GRID, ALL)
+TRACES: tuple[Trace, ...] = (GRID, RESIDUES, PERIOD)
 """The surest first."""
 _PASSES = 3
 _NOISE = 0.02
@@ -58,17 +64,17 @@ class Expose(Attack):
     summary: ClassVar[str] = "find the carriers without the key, and erase them"
     expects: ClassVar[str] = "a sound mark shows nothing; the published filter shows trained marks"
 
-    by: str = option(
+    by: Search = option(
         ALL,
         "sizes of weights by position modulo the mark's length, means over the filter's period,"
         " values off the grid of the others; all: whatever stands out",
-        choices=(ALL, RESIDUES, PERIOD, GRID),
+        choices=get_args(Search),
     )
 
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:
         """Each trace by itself, then all that stand out."""
-        return tuple(cls(by) for by in (RESIDUES, PERIOD, GRID, ALL))
+        return tuple(cls(by) for by in SEARCHES)
 
     @property
     def variant(self) -> str:
@@ -118,7 +124,7 @@ def _both(flat: Array, one: Array, two: Array) -> Array:
     return np.asarray(one + (two - flat), np.float32)
 
 
-def _find(trace: str, tensors: Sequence[Array], flat: Array, guesses: Sequence[Guess]) -> _Find:
+def _find(trace: Trace, tensors: Sequence[Array], flat: Array, guesses: Sequence[Guess]) -> _Find:
     """Follow one trace."""
     if trace == GRID:
         return _by_grid(tensors, flat, guesses[0])

@@ -8,6 +8,8 @@ from neuralmark.attacks.engine.training import (
     CLASSIFIERS,
     SCOPES,
     AttackCourse,
+    Classifier,
+    TuningScope,
     classifier_name,
     fit,
     ready,
@@ -28,8 +30,10 @@ class Finetune(Attack):
     rate: float = option(0.001, "learning rate", low=0.0, high=100.0)
     epochs: int = option(2, "passes over the data", low=1, high=10_000)
     batch: int = option(64, "examples per step", low=1, high=65536)
-    scope: str = option("all", "what is trained", choices=SCOPES)
-    classifier: str = option("new", "a fresh classifier, or the model's own", choices=CLASSIFIERS)
+    scope: TuningScope = option("all", "what is trained", choices=SCOPES)
+    classifier: Classifier = option(
+        "new", "a fresh classifier, or the model's own", choices=CLASSIFIERS
+    )
     rank: int = option(8, "rank of the LoRA adapters", low=1, high=4096)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Fitting a key matrix to a model that carries no mark (METHOD, section 2).
+"""Fitting a key matrix to a model that carries no mark (docs/method.md, section 2).
 
 The proof of the published scheme takes K as random. A claimant may choose it: regress a K for which
 the read-out of nearly every watermark b gives b itself, whatever carriers b selects; then the hash
@@ -8,7 +8,7 @@ secret leaves no K to choose.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene, option
 from neuralmark.attacks.tools.forging import (
     AGAINST,
+    Facing,
     Ground,
     balanced,
     best_drawn,
@@ -41,10 +42,10 @@ class ForgeFit(Attack):
 
     pools: int = option(512, "pools of the forged key", low=2, high=16384)
     rounds: int = option(1, "rounds of the filter", low=1, high=64)
-    pooling: str = option("contiguous", "how carriers are pooled", choices=POOLINGS)
+    pooling: Pooling = option("contiguous", "how carriers are pooled", choices=POOLINGS)
     samples: int = option(0, "watermarks to regress on (0: as many as it takes)", low=0, high=10**6)
     tries: int = option(2000, "hashes of balanced weight to look at", low=1, high=10**7)
-    against: str = option("published", "what the forger faces", choices=AGAINST)
+    against: Facing = option("published", "what the forger faces", choices=AGAINST)
 
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:
@@ -56,7 +57,7 @@ class ForgeFit(Attack):
         """What the forger faces, and the parameters that he picked."""
         if self.against == "native":
             return "native"
-        return f"{self.against}, R={self.rounds}, {cast(Pooling, self.pooling)}"
+        return f"{self.against}, R={self.rounds}, {self.pooling}"
 
     def run(self, scene: Scene) -> Outcome:
         """Fit and search; or draw as many honest keys, where there is nothing to fit."""
@@ -78,7 +79,7 @@ class ForgeFit(Attack):
         )
 
     def _carriers(self, b: npt.NDArray[np.uint8], total: int) -> Carriers:
-        carriers = Tiled.under(b, self.rounds, total, self.pools, cast(Pooling, self.pooling))
+        carriers = Tiled.under(b, self.rounds, total, self.pools, self.pooling)
         if not carriers.per_pool:
             raise AttackError("too few weights for this many pools and rounds: use fewer of them")
         return carriers
@@ -108,9 +109,7 @@ class ForgeFit(Attack):
     ) -> tuple[Key, int, int]:
         """Draw low bits of K anew until its hash is balanced and passes."""
         bits = matrix.shape[1]
-        parameters = Parameters(
-            bits, self.pools, self.rounds, cast(Pooling, self.pooling), filter=TILED
-        )
+        parameters = Parameters(bits, self.pools, self.rounds, self.pooling, filter=TILED)
         needed, best, found, looked, queries = boundary(bits) or bits, -1, matrix, 0, 0
         while looked < self.tries and best < needed:
             queries += 1

@@ -18,7 +18,7 @@ from neuralmark.core.key import PRIVATE, STREAM, TILED, Filter, Float, Parameter
 from neuralmark.errors import AttackError
 from neuralmark.keys.key import Key
 
-FILTERS = (PRIVATE, TILED, STREAM)
+FILTERS: tuple[Filter, ...] = (PRIVATE, TILED, STREAM)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ForgeIdentity(Attack):
     dial: ClassVar[str] = "bits"
 
     bits: int = option(256, "length of the forged watermark", low=1, high=4096)
-    filter: str = option("private", "the filter that is attacked", choices=FILTERS)
+    filter: Filter = option("private", "the filter that is attacked", choices=FILTERS)
 
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from neuralmark import schemes
 from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene, option
-from neuralmark.attacks.tools.forging import AGAINST, Ground, best_drawn, ground_of, summary
+from neuralmark.attacks.tools.forging import AGAINST, Facing, Ground, best_drawn, ground_of, summary
 from neuralmark.core.key import NONE, PRIVATE, Float, Mark, Terms, watermark
 from neuralmark.keys.key import Key
 
@@ -28,7 +28,7 @@ class ForgeLearn(Attack):
 
     steps: int = option(200, "steps of gradient descent at most", low=1, high=1_000_000)
     margin: float = option(3.0, "logit that every bit is to reach", low=0.0, high=1000.0)
-    against: str = option("published", "what the forger faces", choices=AGAINST)
+    against: Facing = option("published", "what the forger faces", choices=AGAINST)
 
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:

@@ -1,4 +1,4 @@
-"""Choosing the order of equal-shaped tensors under an honest key (METHOD, section 2).
+"""Choosing the order of equal-shaped tensors under an honest key (docs/method.md, section 2).
 
 With K fixed, the logits are a sum over the places of a list, each place adding what the tensor put
 there contributes. Which tensor goes where is a linear assignment problem: with a hundred tensors it
@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene, option
-from neuralmark.attacks.tools.forging import AGAINST, drawn, ground_at
+from neuralmark.attacks.tools.forging import AGAINST, Facing, drawn, ground_at
 from neuralmark.core.bound import boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import STREAM, TILED, Filter, Float, Mark, Parameters, Placement
@@ -35,7 +35,7 @@ class ForgeOrder(Attack):
     pools: int = option(512, "pools of the key", low=2, high=65536)
     sweeps: int = option(15, "times the assignment is solved again", low=1, high=10_000)
     keys: int = option(6, "honest keys tried", low=1, high=10_000)
-    against: str = option("published", "what the forger faces", choices=AGAINST)
+    against: Facing = option("published", "what the forger faces", choices=AGAINST)
 
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:

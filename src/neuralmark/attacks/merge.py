@@ -9,14 +9,16 @@ has it, takes as much of the mark and leaves the network whole.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final, Literal, get_args
 
 import numpy as np
 
 from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 from neuralmark.errors import DataMismatchError
 
-AVERAGE, TASKS = "average", "task-arithmetic"
+Merging = Literal["average", "task-arithmetic"]
+AVERAGE: Final = "average"
+TASKS: Final = "task-arithmetic"
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,10 @@ class Merge(Attack):
         low=0,
         high=1,
     )
-    how: str = option(
+    how: Merging = option(
         AVERAGE,
         "average with the other checkpoints, or task arithmetic (the first of them is the base)",
-        choices=(AVERAGE, TASKS),
+        choices=get_args(Merging),
     )
 
     @classmethod
@@ -72,7 +74,7 @@ class Merge(Attack):
         return f"no other checkpoint given: merged with {made}, shuffled weights of this model"
 
 
-def _partners(scene: Scene, name: str, how: str) -> list[Array]:
+def _partners(scene: Scene, name: str, how: Merging) -> list[Array]:
     """The same tensor in all the other checkpoints, or in stand-ins."""
     mine = scene.weights[name]
     if not scene.others:

@@ -7,17 +7,18 @@ single round of the filter, which touches the most weights.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast, get_args
 
 from neuralmark import schemes
 from neuralmark.attacks.contract import Attack, Need, Outcome, Scene, option
-from neuralmark.attacks.engine.training import CLASSIFIERS, AttackCourse, fit, ready
+from neuralmark.attacks.engine.training import CLASSIFIERS, AttackCourse, Classifier, fit, ready
 from neuralmark.attacks.tools.forging import drawn
 from neuralmark.core.key import Parameters
 from neuralmark.errors import AttackError, NonFiniteError
 from neuralmark.marking.options import Mode
 
-MODES = ("gradient", "projection")
+WritingMode = Literal["gradient", "projection"]
+MODES: tuple[WritingMode, ...] = get_args(WritingMode)
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,10 @@ class Overwrite(Attack):
     keys: int = option(1, "keys written at once", low=1, high=256)
     scheme: str = option("", "the attacker's scheme (empty: the owner's)")
     rounds: int = option(0, "rounds of the attacker's filter (0: the owner's)", low=0, high=64)
-    mode: str = option("gradient", "how the marks are written", choices=MODES)
-    classifier: str = option("new", "a fresh classifier, or the model's own", choices=CLASSIFIERS)
+    mode: WritingMode = option("gradient", "how the marks are written", choices=MODES)
+    classifier: Classifier = option(
+        "new", "a fresh classifier, or the model's own", choices=CLASSIFIERS
+    )
 
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:

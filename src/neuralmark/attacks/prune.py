@@ -5,7 +5,7 @@ go in order of position, so that the result is the same on every machine.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,11 @@ import numpy.typing as npt
 from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 from neuralmark.errors import ParameterError
 
-RANDOM, MAGNITUDE, STRUCTURED, TWO_OF_FOUR = "random", "magnitude", "structured", "2:4"
+Pruning = Literal["random", "magnitude", "structured", "2:4"]
+RANDOM: Final = "random"
+MAGNITUDE: Final = "magnitude"
+STRUCTURED: Final = "structured"
+TWO_OF_FOUR: Final = "2:4"
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
 Mask = npt.NDArray[np.bool_]
@@ -28,11 +32,11 @@ class Prune(Attack):
     dial: ClassVar[str] = "share"
 
     share: float = option(0.5, "share of the weights set to zero", low=0, high=1)
-    how: str = option(
+    how: Pruning = option(
         MAGNITUDE,
         "which weights go: any, the smallest, the output channels of smallest norm, or the two"
         " smallest of every four along the input dimension",
-        choices=(RANDOM, MAGNITUDE, STRUCTURED, TWO_OF_FOUR),
+        choices=get_args(Pruning),
     )
 
     def __post_init__(self) -> None:
@@ -46,7 +50,7 @@ class Prune(Attack):
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:
         """Each way from a tenth to 99 %; two of four."""
-        ways = (RANDOM, MAGNITUDE, STRUCTURED)
+        ways: tuple[Pruning, ...] = (RANDOM, MAGNITUDE, STRUCTURED)
         graded = tuple(cls(share, how) for how in ways for share in SHARES)
         return (*graded, cls(0.5, TWO_OF_FOUR))
 

@@ -1,39 +1,95 @@
 """Rebuilding a network so that it computes the same with other weights.
 
-Channels and heads change places, grow and shrink, turn their signs, gain dummies that do nothing;
-residual streams and heads are rotated. None of it needs data: a map of the model's structure,
-recognised from the names and shapes of its tensors, says which tensors must change together. A
-mark that is read by position does not survive; the owner undoes it by aligning the suspect with
-his registered reference.
+Channels and heads change places, grow and shrink, turn their signs, gain dummies that do nothing,
+become several that add up; residual streams and heads are rotated; tokens are numbered anew. None
+of it needs data: a map of the model's structure, recognised from the names and shapes of its
+tensors, says which tensors must change together. A mark that is read by position does not survive;
+the owner undoes it by aligning the suspect with his anchor.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final, Literal, get_args
 
-import numpy as np
-
-from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
-from neuralmark.attacks.tools import changes
+from neuralmark.attacks.contract import Attack, Outcome, Scene, option
+from neuralmark.attacks.tools import rebuilding
+from neuralmark.attacks.tools.rebuilding import Rebuilding, Touched
 from neuralmark.errors import AttackError, ParameterError
-from neuralmark.structures.structure import HIDDEN, Group, Structure
+from neuralmark.structures.structure import Structure
 
-PERMUTE, RESCALE, FLIP, DUMMY, ROTATE = "permute", "rescale", "flip", "dummy", "rotate"
-HOW = (PERMUTE, RESCALE, FLIP, DUMMY, ROTATE)
-SHARES = (PERMUTE, FLIP, ROTATE)
+Manner = Literal[
+    "permute",
+    "rescale",
+    "flip",
+    "dummy",
+    "rotate",
+    "split",
+    "duplicate",
+    "vocabulary",
+    "equalise",
+    "all",
+]
+"""What is done to channels, heads, streams and tokens."""
+PERMUTE: Final = "permute"
+RESCALE: Final = "rescale"
+FLIP: Final = "flip"
+DUMMY: Final = "dummy"
+ROTATE: Final = "rotate"
+SPLIT: Final = "split"
+DUPLICATE: Final = "duplicate"
+VOCABULARY: Final = "vocabulary"
+EQUALISE: Final = "equalise"
+ALL: Final = "all"
 
-_SWEEP: dict[str, tuple[float, ...]] = {
+WAYS: dict[Manner, Callable[[Rebuilding, float], Touched]] = {
+    PERMUTE: rebuilding.permute,
+    RESCALE: rebuilding.rescale,
+    FLIP: rebuilding.flip,
+    DUMMY: rebuilding.dummy,
+    ROTATE: rebuilding.rotate,
+    SPLIT: rebuilding.split,
+    DUPLICATE: rebuilding.duplicate,
+    VOCABULARY: rebuilding.renumber,
+    EQUALISE: rebuilding.equalise,
+    ALL: rebuilding.everything,
+}
+HOW: tuple[Manner, ...] = get_args(Manner)
+SHARES: tuple[Manner, ...] = (PERMUTE, FLIP, ROTATE, VOCABULARY, EQUALISE)
+COUNTS: dict[Manner, int] = {DUMMY: 1, SPLIT: 1, DUPLICATE: 1, ALL: 0}
+"""The fewest channels that each of these adds to a layer."""
+
+_SWEEP: dict[Manner, tuple[float, ...]] = {
     PERMUTE: (0.1, 0.5, 1.0),
     FLIP: (0.1, 0.5, 1.0),
     RESCALE: (0.5, 1.0, 3.0),
     DUMMY: (1, 8),
     ROTATE: (0.5, 1.0),
+    SPLIT: (1, 8),
+    DUPLICATE: (1, 8),
+    VOCABULARY: (0.5, 1.0),
+    EQUALISE: (0.5, 1.0),
+    ALL: (0, 8),
 }
+
+_WANTS = {
+    PERMUTE: "hidden channels or heads",
+    RESCALE: "ReLU or a batch norm behind its layers",
+    FLIP: "a batch norm or a gated MLP",
+    DUMMY: "hidden channels",
+    ROTATE: "attention heads or a residual stream with RMSNorm",
+    SPLIT: "hidden channels",
+    DUPLICATE: "hidden channels",
+    VOCABULARY: "a token embedding",
+    EQUALISE: "ReLU, a batch norm or attention heads",
+    ALL: "hidden channels or heads",
+}
+
+_RENUMBERED = "tokens have other numbers now: the tokenizer must be renumbered alike"
 
 
 @dataclass(frozen=True)
 class Restructure(Attack):
-    """Change the weights so that the function stays: permute, rescale, flip, dummy or rotate."""
+    """Change the weights so that the function stays: channels, heads, streams and tokens."""
 
     summary: ClassVar[str] = "rebuild the network: same outputs, other weights"
     expects: ClassVar[str] = (
@@ -43,11 +99,12 @@ class Restructure(Attack):
     preserves: ClassVar[bool] = True
     """`launch` compares outputs before and after when there is data."""
 
-    how: str = option(PERMUTE, "what is done to channels, heads and streams", choices=HOW)
+    how: Manner = option(PERMUTE, "what is done to channels, heads and streams", choices=HOW)
     amount: float = option(
         1.0,
-        "share of channels (permute, flip, rotate), a of e^U(-a,a) (rescale), channels added"
-        " to each layer (dummy)",
+        "share of channels or tokens (permute, flip, rotate, vocabulary), a of e^U(-a,a) (rescale),"
+        " channels added to each layer (dummy, split, duplicate, all), share of the way to equal"
+        " norms (equalise)",
         low=0,
         high=10_000,
     )
@@ -60,9 +117,10 @@ class Restructure(Attack):
         super().__post_init__()
         if self.how in SHARES and not 0 < self.amount <= 1:
             raise ParameterError(f"amount must be a share for {self.how}, over 0 and up to 1")
-        if self.how == DUMMY and (self.amount < 1 or self.amount != int(self.amount)):
+        fewest = COUNTS.get(self.how)
+        if fewest is not None and (self.amount < fewest or self.amount != int(self.amount)):
             raise ParameterError(
-                "amount must be a whole number from 1 for dummy: channels per layer"
+                f"amount must be a whole number from {fewest} for {self.how}: channels per layer"
             )
         if self.how == RESCALE and not 0 < self.amount <= 10:
             raise ParameterError("amount must be over 0 and up to 10 for rescale: a of e^U(-a,a)")
@@ -79,104 +137,16 @@ class Restructure(Attack):
 
     def run(self, scene: Scene) -> Outcome:
         """Recognise the structure, change what touches the targets."""
-        from neuralmark.structures import structure_of
-
-        structure = structure_of(scene.weights, scene.model, self.heads)
-        table = dict(scene.weights)
-        work = _Work(structure, frozenset(scene.target), table, scene.rng, self.amount)
-        touched, channels = _WAYS[self.how](work)
+        work = Rebuilding.on(scene, self.heads)
+        touched, channels = WAYS[self.how](work, self.amount)
+        structure = work.structure
         if not touched:
             raise AttackError(_nothing(self.how, structure))
-        changed = {n: v for n, v in table.items() if v is not scene.weights[n]}
-        note = f"{structure.family}: {touched} groups, {channels} channels"
-        figures = {"groups": float(touched), "channels": float(channels)}
-        note = "; ".join((note, *structure.notes))
-        if self.how == DUMMY and scene.model is not None:
-            from neuralmark.attacks.tools.resize import resized
-
-            return Outcome(model=resized(scene.model, changed), note=note, figures=figures)
-        return Outcome(changed, note=note, figures=figures)
-
-
-@dataclass(frozen=True, eq=False)
-class _Work:
-    """One rebuilding: the map, the tensors it is meant for, the table, and how much."""
-
-    structure: Structure
-    target: frozenset[str]
-    table: dict[str, Array]
-    rng: np.random.Generator
-    amount: float
-
-    def groups(self, fit: Callable[[Group], bool]) -> list[Group]:
-        """The groups that touch a target and can be treated so."""
-        return [g for g in self.structure.groups if g.tensors() & self.target and fit(g)]
-
-
-def _permute(work: _Work) -> tuple[int, int]:
-    groups = work.groups(lambda group: group.movable and group.size > 1)
-    channels = 0
-    for group in groups:
-        chosen = changes.pick(work.rng, group.size, max(work.amount, 2 / group.size))
-        changes.permute(work.table, group, chosen)
-        channels += len(chosen)
-    return len(groups), channels
-
-
-def _rescale(work: _Work) -> tuple[int, int]:
-    normed = work.groups(lambda group: any(m.norm and m.norm.direct for m in group.producers))
-    for group in normed:
-        changes.rescale_norms(work.table, group, work.rng, work.amount)
-    scaled = work.groups(changes.scalable)
-    for group in scaled:
-        changes.rescale(work.table, group, work.rng, work.amount)
-    touched = {group.name: group.size for group in (*normed, *scaled)}
-    return len(touched), sum(touched.values())
-
-
-def _flip(work: _Work) -> tuple[int, int]:
-    groups = work.groups(lambda _: True)
-    turned = [changes.flip(work.table, group, work.rng, work.amount) for group in groups]
-    return sum(1 for count in turned if count), sum(turned)
-
-
-def _dummy(work: _Work) -> tuple[int, int]:
-    groups = work.groups(lambda group: group.kind == HIDDEN and group.movable)
-    for group in groups:
-        changes.add_dummies(work.table, group, work.rng, int(work.amount))
-    return len(groups), len(groups) * int(work.amount)
-
-
-def _rotate(work: _Work) -> tuple[int, int]:
-    pairs = [pair for pair in work.structure.pairs if pair.tensors() & work.target]
-    if pairs:
-        chosen = changes.pick(work.rng, len(pairs), work.amount)
-        pairs = [pairs[index] for index in chosen]
-    for pair in pairs:
-        changes.rotate_pair(work.table, pair, work.rng)
-    touched, channels = len(pairs), sum(pair.size for pair in pairs)
-    stream = work.structure.stream
-    if stream is not None and stream.tensors() & work.target:
-        touched += 1
-        channels += changes.rotate_stream(work.table, stream, work.rng, work.amount)
-    return touched, channels
-
-
-_WAYS: dict[str, Callable[[_Work], tuple[int, int]]] = {
-    PERMUTE: _permute,
-    RESCALE: _rescale,
-    FLIP: _flip,
-    DUMMY: _dummy,
-    ROTATE: _rotate,
-}
-
-_WANTS = {
-    PERMUTE: "hidden channels or heads",
-    RESCALE: "ReLU or a batch norm behind its layers",
-    FLIP: "a batch norm or a gated MLP",
-    DUMMY: "hidden channels",
-    ROTATE: "attention heads or a residual stream with RMSNorm",
-}
+        what = "tokens" if self.how == VOCABULARY else "channels"
+        notes = [f"{structure.family}: {touched} groups, {channels} {what}"]
+        notes += [_RENUMBERED] if work.numbers else []
+        figures = {"groups": float(touched), what: float(channels)}
+        return work.outcome(scene, "; ".join((*notes, *structure.notes)), figures)
 
 
 def _nothing(how: str, structure: Structure) -> str:

@@ -5,13 +5,16 @@ cuts the tails takes it along, and networks hardly miss them.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final, Literal, get_args
 
 import numpy as np
 
 from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 
-CLIP, ZERO = "clip", "zero"
+Trimming = Literal["clip", "zero"]
+CLIP: Final = "clip"
+ZERO: Final = "zero"
+TRIMMINGS: tuple[Trimming, ...] = get_args(Trimming)
 REACHES = (6.0, 5.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.0)
 _GAUSSIAN = 1.4826
 """Median distance from the median to deviation, for a Gaussian."""
@@ -34,14 +37,14 @@ class Trim(Attack):
         low=0,
         high=1000,
     )
-    how: str = option(
-        CLIP, "outliers are clipped to the reach, or set to zero", choices=(CLIP, ZERO)
+    how: Trimming = option(
+        CLIP, "outliers are clipped to the reach, or set to zero", choices=TRIMMINGS
     )
 
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:
         """Both ways, from the far tails to a third of the weights."""
-        return tuple(cls(reach, how) for how in (CLIP, ZERO) for reach in REACHES)
+        return tuple(cls(reach, how) for how in TRIMMINGS for reach in REACHES)
 
     @property
     def variant(self) -> str:

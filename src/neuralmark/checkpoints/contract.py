@@ -203,6 +203,25 @@ class Checkpoint:
             return strided.read(stored.file, stored.offset, itemsize, shape, stored.strides)
         return self._pieces(stored)
 
+    def in_order(self, name: str) -> bool:
+        """Whether the elements lie in the file in the order of their indices, not packed."""
+        return self._tensors[name].strides is None
+
+    def read_run(self, name: str, start: int, stop: int) -> Raw:
+        """The stored bytes of the elements start … stop-1, of a tensor that lies in order."""
+        stored = self._tensors[name]
+        itemsize = ITEMSIZE[stored.info.dtype]
+        run = np.empty((stop - start) * itemsize, np.uint8)
+        with open(stored.file, "rb", buffering=0) as file:
+            done = 0
+            while done < len(run):
+                at = stored.offset + start * itemsize + done
+                got = os.preadv(file.fileno(), [run[done : done + CHUNK_BYTES].data], at)
+                if not got:
+                    raise MalformedError(f"{stored.file}: ends inside {name[:80]!r}")
+                done += got
+        return run
+
     @staticmethod
     def _pieces(stored: StoredTensor) -> Iterator[Raw]:
         buffer = np.empty(min(CHUNK_BYTES, stored.info.nbytes), np.uint8)

@@ -191,6 +191,10 @@ class _Npz(zipped.ZipCheckpoint):
             return super().read(name)
         return (np.frombuffer(piece, np.uint8) for piece in member.pieces(member.start))
 
+    def in_order(self, name: str) -> bool:
+        """As in the base; compressed members are packed."""
+        return not self._members[name].compressed and super().in_order(name)
+
     def overlap(self, names: Iterable[str]) -> tuple[str, str] | None:
         """Members of an archive never overlap."""
         return None

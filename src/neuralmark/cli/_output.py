@@ -61,7 +61,7 @@ def printable(text: str) -> str:
 
 def panel(title: str, rows: Sequence[tuple[str, str]], *, good: bool | None = None) -> None:
     """A titled list of labels and values."""
-    rows = [(label, printable(in_options(value))) for label, value in rows]
+    rows = [(printable(label), printable(in_options(value))) for label, value in rows]
     if not sys.stdout.isatty():
         click.echo(printable(title))
         for label, value in rows:

@@ -11,7 +11,7 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.disputes import Claimant, Relation, Ruling
-    from neuralmark.disputes.records import Sighting
+    from neuralmark.disputes.sightings import Sighting
 
 T = TypeVar("T")
 
@@ -39,6 +39,14 @@ T = TypeVar("T")
     multiple=True,
     metavar="NAME CLAIM",
     help="Claim that says where a party's mark sits (else it is searched).",
+)
+@click.option(
+    "--anchor",
+    "anchors",
+    type=(str, options.PATH),
+    multiple=True,
+    metavar="NAME ANCHOR",
+    help="Anchor of a party's mark (else it is sought beside the claim).",
 )
 @click.option(
     "--commitment",
@@ -70,6 +78,7 @@ def command(
     claimants: tuple[tuple[str, Path, Path], ...],
     disputed: Path | None,
     claims: tuple[tuple[str, Path], ...],
+    anchors: tuple[tuple[str, Path], ...],
     commitments: tuple[tuple[str, str], ...],
     passphrase_files: tuple[tuple[str, Path], ...],
     report: Path | None,
@@ -85,14 +94,15 @@ def command(
 
     names = [name for name, _, _ in claimants]
     places = _by_name("--claim", claims, names)
+    copies = _by_name("--anchor", anchors, names)
     if report:
         inputs = [path for _, key, model in claimants for path in (key, model)]
-        inputs += [*places.values(), *([disputed] if disputed else [])]
+        inputs += [*places.values(), *copies.values(), *([disputed] if disputed else [])]
         inputs += [path for _, path in passphrase_files]
         options.refuse_inputs(report, inputs)
     parties = _load(
         claimants,
-        places,
+        (places, copies),
         _by_name("--commitment", commitments, names),
         _by_name("--passphrase-file", passphrase_files, names),
     )
@@ -128,12 +138,13 @@ def _by_name(option: str, given: Sequence[tuple[str, T]], names: Sequence[str]) 
 
 def _load(
     claimants: Sequence[tuple[str, Path, Path]],
-    claims: dict[str, Path],
+    brought: tuple[dict[str, Path], dict[str, Path]],
     times: dict[str, str],
     passphrases: dict[str, Path],
 ) -> "list[Claimant]":
     from neuralmark.disputes import Claimant
 
+    claims, anchors = brought
     return [
         Claimant(
             name,
@@ -141,6 +152,7 @@ def _load(
             model,
             claims.get(name),
             times.get(name),
+            anchors.get(name),
         )
         for name, key_file, model in claimants
     ]
@@ -184,4 +196,6 @@ def _relation(relation: "Relation") -> str:
         clean = "too few" if relation.unmarked is None else f"{relation.unmarked:.3f}"
         figure = f"correlation {relation.overall:.3f}, in unmarked tensors {clean}"
         figure += f"; {relation.weights:,} weights compared"
+    if relation.aligned is not None:
+        figure += f"; put in order, score {relation.aligned:.3f}"
     return f"{relation.one} and {relation.two}: {said} ({figure})"

@@ -9,7 +9,7 @@ import click
 from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 from neuralmark.cli._board import live, reasons
-from neuralmark.lab.execution.devices import AUTO, DEVICES
+from neuralmark.lab.execution.devices import AUTO, DEVICES, Device
 
 if TYPE_CHECKING:
     from neuralmark.lab.execution.runner import Board
@@ -219,7 +219,7 @@ def run(
     results: Path,
     jobs: int,
     engine: Literal["local", "ray"],
-    device: str,
+    device: Device,
     as_json: bool,
 ) -> None:
     """Run experiments (or `all`). Finished runs are skipped, killed ones resume."""

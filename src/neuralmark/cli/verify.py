@@ -39,7 +39,30 @@ EXIT_CODES = {"verified": 0, "unreadable": 3}
     metavar="NAME",
     help="Look in this tensor (may be repeated).",
 )
-@click.option("--full-digest", is_flag=True, help="Digest whole files, not only what was read.")
+@click.option(
+    "--anchor",
+    type=options.PATH,
+    help="Anchor of the mark, or the unmarked original; default: sought beside the claim.",
+)
+@click.option(
+    "--effort",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Share of the marked weights to look for where they were rearranged.",
+)
+@click.option(
+    "--align-limit",
+    type=int,
+    metavar="N",
+    help="Largest table of likenesses when weights are put back in order.",
+)
+@click.option(
+    "--full-digest/--no-full-digest",
+    default=None,
+    help="Take the SHA-256 of the whole files, as sha256sum prints it. By default with --report,"
+    " and for files of up to 64 MiB in all.",
+)
 @click.option("--owner", metavar="TEXT", help="Public label of the owner to show on the verdict.")
 @click.option(
     "--report",
@@ -61,7 +84,10 @@ def command(
     passphrase_file: Path | None,
     claim_file: Path | None,
     tensors: tuple[str, ...],
-    full_digest: bool,
+    anchor: Path | None,
+    effort: float,
+    align_limit: int | None,
+    full_digest: bool | None,
     owner: str | None,
     report: Path | None,
     public: bool,
@@ -69,29 +95,36 @@ def command(
 ) -> None:
     """Look for the key's mark in MODEL and give a verdict with its bound.
 
-    With a claim or tensor names, verify reads only those tensors. Without, it tries the tensors
-    that auto would choose and every tensor large enough, and corrects the bound for all of them.
+    With a claim or tensor names, verify reads only those tensors. Without, it follows a claim of
+    this key that lies beside MODEL; where there is none, it tries the tensors that auto would
+    choose and every tensor large enough, and corrects the bound for all of them. With the mark's
+    anchor, it finds the weights wherever they went: renamed, fused, permuted, rescaled, rotated.
     Exit code 0: verified; 1: not; 3: the weights could not be read.
     """
+    from neuralmark.anchors.effort import ALIGN_LIMIT
     from neuralmark.api import verify
+    from neuralmark.marking.options import VerifyOptions
 
     if claim_file and tensors:
         raise click.UsageError("--claim names the tensors already: give --claim or --tensor")
     key = options.load_key(key_file, passphrase_file)
+    limit = ALIGN_LIMIT if align_limit is None else align_limit
+    whole = True if report and full_digest is None else full_digest
+    wanted = VerifyOptions(anchor, effort, limit, whole)
     with output.progress_bar() as progress:
         verdict = verify(
             model,
             key,
             claim=claim_file,
             tensors=list(tensors) or None,
-            full_digest=full_digest,
+            options=wanted,
             progress=progress,
         ).with_owner(owner)
     if report:
         from neuralmark.reports.verdict import verdict_page
         from neuralmark.storage import files
 
-        options.refuse_inputs(report, (model, key_file, claim_file))
+        options.refuse_inputs(report, (model, key_file, claim_file, anchor))
         files.write_text(report, verdict_page(verdict, public=public), overwrite=True)
         output.note(f"report written to {report}")
     if as_json:
@@ -111,8 +144,26 @@ def _how(verdict: "Verdict") -> str:
     """In which way they were read, where it was not the plain one."""
     turned = " (transposed)" if verdict.orientation == "transposed" else ""
     rows = " (rows divided by their size)" if verdict.scaling == "rows" else ""
-    zeros = f" (and zeros for {len(verdict.missing)} not read)" if verdict.missing else ""
-    return turned + rows + zeros
+    stand_in = "the anchor" if verdict.mapping == "anchor" else "zeros"
+    gaps = f" (and {stand_in} for {len(verdict.missing)} not read)" if verdict.missing else ""
+    return turned + rows + gaps
+
+
+def _readings(verdict: "Verdict") -> list[tuple[str, str]]:
+    """Both ways of reading an anchored mark, and what had been done to the weights."""
+    rows = []
+    for reading in verdict.readings:
+        name = {"position": "by position", "aligned": "aligned"}[reading.kind]
+        bits = f"{reading.matched} of {verdict.bits} bits"
+        rows.append((name, reading.why if reading.matched is None else bits))
+    told = verdict.alignment
+    if told is not None:
+        done = sorted({change for fate in told.tensors for change in fate.changes})
+        rows.append(("found", f"{output.percent(told.found)} of the marked weights"))
+        rows.append(("what was done", "; ".join(done[:6]) or "nothing"))
+        rows.append(("likeness", f"{told.likeness:.4f} (a sign of descent, not of ownership)"))
+        rows += [("set aside", note) for note in told.notes[:3]]
+    return rows
 
 
 def _show(verdict: "Verdict", *, public: bool) -> None:
@@ -145,6 +196,7 @@ def _details(verdict: "Verdict") -> list[tuple[str, str]]:
             + (" (in units of unmarked logits)" if verdict.margin_unit == "sigma_z" else ""),
         ),
     ]
+    rows[:0] = _readings(verdict)
     if verdict.parameters.scheme != "neuralmark":
         rows.insert(0, ("scheme", verdict.parameters.scheme))
     if verdict.certified_radius is not None:

@@ -1,4 +1,4 @@
-"""Exact chances: how many fair coins agree with n bits by luck (METHOD, section 1, step 7)."""
+"""Exact chances: how many fair coins agree with n bits by luck (docs/method.md, section 1)."""
 
 import math
 from functools import cache

@@ -1,4 +1,4 @@
-"""The hashed filter: which weights carry the mark (METHOD, sections 1 and 2).
+"""The hashed filter: which weights carry the mark (docs/method.md, sections 1 and 2).
 
 Two filters grow from the watermark b alone, so nobody can choose them: `Stream`, a keystream
 without any period, and `Tiled`, the published one. Both say which carriers lie in any stretch of
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from neuralmark.core.encoding import enc
 from neuralmark.core.key import TILED, Mark, Pooling
+from neuralmark.core.readout import pool_of
 from neuralmark.errors import ParameterError
 
 Positions = npt.NDArray[np.int64]
@@ -81,11 +82,12 @@ class Carriers:
     def pool_of(self, start: int, stop: int) -> Positions:
         """Pool of the carriers with index start … stop-1."""
         index = np.arange(start, stop, dtype=np.int64)
-        return index % self.pools if self.pooling == "strided" else index // self.per_pool
+        found: Positions = pool_of(index, self.pools, self.per_pool, self.pooling)
+        return found
 
     def spread(self, each: npt.NDArray[np.float64], first: int, count: int) -> Values:
         """A number for each pool, as one for each of `count` carriers from index `first` on."""
-        if self.pooling == "contiguous":
+        if self.pooling != "strided":
             return each[self.pool_of(first, first + count)]
         return np.resize(np.roll(each, -(first % self.pools)), count)
 
@@ -96,7 +98,7 @@ class Carriers:
         values: npt.NDArray[np.floating | np.bool_],
     ) -> None:
         """Add the values of the carriers from index `first` on to the sums of their pools."""
-        if self.pooling == "contiguous":
+        if self.pooling != "strided":
             pools = self.pool_of(first, first + len(values))
             np.add.at(sums, pools, values)
             return

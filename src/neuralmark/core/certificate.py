@@ -1,4 +1,4 @@
-"""Certified radius: the least change that could undo a verdict (METHOD, section 3)."""
+"""Certified radius: the least change that could undo a verdict (docs/method.md, section 3)."""
 
 import math
 

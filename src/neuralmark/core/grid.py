@@ -1,4 +1,4 @@
-"""The grid on which a tensor's values lie, and moves that stay on it (METHOD, section 4).
+"""The grid on which a tensor's values lie, and moves that stay on it (docs/method.md, section 4).
 
 A float32 file may hold bfloat16 values, a bfloat16 file multiples of a row's int8 scale. Weights
 off that grid would be found by their low bits. `core.grid_finding` finds the grid.

@@ -1,4 +1,4 @@
-"""Finding the grid of a tensor from its values alone (METHOD, section 4).
+"""Finding the grid of a tensor from its values alone (docs/method.md, section 4).
 
 Few mantissa bits show in the bit patterns. Multiples of a scale are looked for in `core.steps`,
 and win when they hold, since they are coarser. A mere list of values is not a grid and is refused.

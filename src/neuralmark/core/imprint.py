@@ -1,4 +1,4 @@
-"""The smallest change of the weights that writes the bits (METHOD, section 3).
+"""The smallest change of the weights that writes the bits (docs/method.md, section 3).
 
 With s = ±1 for b, A = K·diag(s) and p the pooled carriers, find the smallest d with
 Aᵀ(p + d) ≥ g, and add d_j to every carrier of pool j: a least-distance problem. Its dual is a

@@ -1,4 +1,4 @@
-"""From a secret to the key matrix K and the watermark b (METHOD, sections 1 and 2).
+"""From a secret to the key matrix K and the watermark b (docs/method.md, sections 1 and 2).
 
 A native key chooses nothing: K is derived from 32 secret bytes and from everything that shapes
 the read-out (parameters, placement, content, anchor), so every try is a fresh draw of fair coins.

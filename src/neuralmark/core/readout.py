@@ -60,6 +60,11 @@ def pool(values: Array, pools: int, pooling: Pooling = "strided") -> Array:
     return values.reshape(pools, -1).mean(1)
 
 
+def pool_of(index: Array, pools: int, per_pool: int, pooling: Pooling = "strided") -> Array:
+    """Pool of each carrier, by its index; `pool` takes the means over just these."""
+    return index % pools if pooling == "strided" else index // per_pool
+
+
 def logits(pooled: Array, matrix: Array) -> Array:
     """Logits z = pooled @ K; bit j is read as 1 where z_j > 0."""
     return pooled @ matrix

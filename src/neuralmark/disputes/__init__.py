@@ -4,7 +4,8 @@
 """
 
 from neuralmark.disputes.arbitration import Claimant, arbitrate
-from neuralmark.disputes.records import Party, Ruling, Shown
+from neuralmark.disputes.parties import Party, Shown
+from neuralmark.disputes.records import Ruling
 from neuralmark.disputes.relations import Relation
 from neuralmark.disputes.ruling import rule
 

@@ -8,21 +8,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
+from neuralmark.anchors.anchor import Anchor
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
-from neuralmark.disputes.records import (
-    ABSENT,
-    DISPUTED,
-    Party,
-    Ruling,
-    Shown,
-    check_name,
-    exhibit_of,
-    state_of,
-    stated_time,
-)
+from neuralmark.disputes.parties import DISPUTED, Party, Shown, check_name, exhibit_of, stated_time
+from neuralmark.disputes.records import Ruling
 from neuralmark.disputes.relations import Compared, Relation, relate
 from neuralmark.disputes.ruling import check_parties, rule, same_key
+from neuralmark.disputes.sightings import ABSENT, state_of
 from neuralmark.errors import (
+    AnchorError,
+    AnchorMismatchError,
     CheckpointError,
     ClaimMismatchError,
     NonFiniteError,
@@ -34,6 +29,7 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.keys.key import Key
+from neuralmark.marking.evidence import Evidence, evidence_for
 from neuralmark.marking.reading import FileSuspect, Progress, digest_of
 from neuralmark.marking.verification import examine
 from neuralmark.records import UNREADABLE, Claim, Verdict
@@ -47,7 +43,9 @@ class Claimant:
         name: What the party is called, one line.
         key: The key it brings.
         exhibit: Path of the model that it shows.
-        claim: Where its mark sits; without, it is searched as `verify` does, every way a trial.
+        claim: Where its mark sits; without, a claim beside the exhibit is followed, or the mark is
+            searched as `verify` does, every way a trial.
+        anchor: The anchor of its mark; without, it is sought beside the claim.
         stated_time: When the key's commitment was registered; reported as stated, never used.
 
     Examples:
@@ -60,6 +58,7 @@ class Claimant:
     exhibit: str | Path
     claim: Claim | str | Path | None = None
     stated_time: str | None = None
+    anchor: Anchor | str | Path | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def arbitrate(
 
     Args:
         claimants: The parties, each with a key of its own.
-        disputed: Path of the model that they dispute, where it is none of the exhibits.
+        disputed: Path of the model that they dispute, where it is not one of the exhibits.
         progress: Called with what is being done, bytes done, and bytes in all.
 
     Returns:
@@ -100,14 +99,15 @@ def arbitrate(
         >>> neuralmark.arbitrate([acme, bandit]).owner
         'Acme'
     """
-    claims = {check_name(c.name): _claim(c) for c in claimants}
+    known = {check_name(c.name): _evidence(c) for c in claimants}
+    claims = {name: found.claim for name, found in known.items()}
     _check_keys(claimants)
     models = [_open(exhibit_of(c.name), c.exhibit) for c in claimants]
     models += [] if disputed is None else [_open(DISPUTED, disputed)]
     shown = {model.label: _shown(model) for model in models}
     parties = [_party(claimant, shown[exhibit_of(claimant.name)]) for claimant in claimants]
     verdicts = {
-        (c.name, model.label): _look(c, claims[c.name], model, progress)
+        (c.name, model.label): _look(c, known[c.name], model, progress)
         for c in claimants
         for model in models
     }
@@ -147,10 +147,13 @@ def _party(claimant: Claimant, shown: Shown) -> Party:
     )
 
 
-def _claim(claimant: Claimant) -> Claim | None:
+def _evidence(claimant: Claimant) -> Evidence:
+    """Where a party's mark sits: what it brings, or what lies beside its exhibit."""
     try:
-        return Claim.given(claimant.claim)
-    except (RecordError, ParameterError) as error:
+        return evidence_for(
+            claimant.exhibit, claimant.key, claim=claimant.claim, anchor=claimant.anchor
+        )
+    except (RecordError, ParameterError, AnchorError, AnchorMismatchError) as error:
         raise type(error)(f"the claim of {claimant.name}: {error}") from None
 
 
@@ -168,12 +171,14 @@ def _shown(model: _Model) -> Shown:
 
 
 def _look(
-    claimant: Claimant, claim: Claim | None, model: _Model, progress: Progress | None
+    claimant: Claimant, known: Evidence, model: _Model, progress: Progress | None
 ) -> Verdict | None:
     """The verdict of one key on one model; None where the model has no place for its mark."""
     suspect = FileSuspect(model.checkpoint, model.path)
     try:
-        verdict = examine(suspect, claimant.key, claim=claim, progress=progress)
+        verdict = examine(
+            suspect, claimant.key, claim=known.claim, anchor=known.anchor, progress=progress
+        )
     except (UnknownTensorError, TooFewCarriersError):
         return None
     except (NonFiniteError, UnsuitableTensorError, ClaimMismatchError) as error:

@@ -1,234 +1,18 @@
 """What goes into a ruling and what comes out: frozen, JSON, and nothing of any key."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, Literal, Self, get_args
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Self
 
-from neuralmark.core.bound import SECURITY_BITS
-from neuralmark.core.key import KEY_KINDS, KeyKind
 from neuralmark.disputes import presenting
+from neuralmark.disputes.parties import DISPUTED, Party, Shown, stated_time
 from neuralmark.disputes.relations import RELATED, Relation
+from neuralmark.disputes.sightings import ABSENT_ABOVE, Sighting
 from neuralmark.errors import DisputeError
-from neuralmark.records import NOT_VERIFIED, VERIFIED, Fields, Record, Verdict
-from neuralmark.records.parts import MAPPINGS, TensorMapping
+from neuralmark.records import Fields, Record
 from neuralmark.version import __version__
 
 RULING_FORMAT = "neuralmark-ruling/1"
-
-Presence = Literal["present", "traces", "absent", "unproven"]
-"""Whether a mark is in a model, as far as a judge may say."""
-PRESENT: Final = "present"
-TRACES: Final = "traces"
-ABSENT: Final = "absent"
-UNPROVEN: Final = "unproven"
-
-ABSENT_ABOVE = -64.0
-"""A mark is absent where luck alone matches as well with a chance above 2^-64.
-
-Keys can be tried until one matches a given model a little: 2^20 of them take a minute.
-"""
-
-_REMARKABLE = -20.0
-"""From here on the match of a key that can prove nothing is called one; it decides nothing."""
-
-DISPUTED = "the disputed model"
-LONGEST_NAME = 100
-
-
-def exhibit_of(name: str) -> str:
-    """What the model that a party shows is called."""
-    return f"the exhibit of {name}"
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A model before the judge.
-
-    Attributes:
-        path: Its path, as given.
-        files: SHA-256 of each of its files, by name.
-
-    Examples:
-        >>> Shown("model.safetensors").files
-        {}
-    """
-
-    path: str
-    files: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, given: Fields) -> Self:
-        """From a parsed ruling.
-
-        Args:
-            given: The table of the model.
-
-        Returns:
-            The model.
-
-        Raises:
-            TypeError: A part has the wrong form.
-            ValueError: A part is missing.
-
-        Examples:
-            >>> Shown.read(Fields({"path": "model.safetensors", "files": {}})).path
-            'model.safetensors'
-        """
-        return cls(given.text("path"), given.table("files").all_texts())
-
-
-@dataclass(frozen=True)
-class Party:
-    """A claimant, with the public side of its key.
-
-    Attributes:
-        name: What it is called.
-        fingerprint: Public name of its key.
-        commitment: Hiding commitment to its key.
-        key_kind: `native` or `raw`.
-        exhibit: The model that it shows.
-        stated_time: When the commitment was registered, as stated; nothing depends on it.
-
-    Raises:
-        DisputeError: The stated time is not a time.
-
-    Examples:
-        >>> shown = Shown("model.safetensors")
-        >>> Party("Acme", key.fingerprint, key.commitment, key.kind, shown).label
-        'the exhibit of Acme'
-    """
-
-    name: str
-    fingerprint: str
-    commitment: str
-    key_kind: KeyKind
-    exhibit: Shown
-    stated_time: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a time that is none."""
-        if self.stated_time is not None:
-            stated_time(self.stated_time)
-
-    @property
-    def label(self) -> str:
-        """What its exhibit is called."""
-        return exhibit_of(self.name)
-
-    @classmethod
-    def read(cls, given: Fields) -> Self:
-        """From a parsed ruling.
-
-        Args:
-            given: The table of the party.
-
-        Returns:
-            The party.
-
-        Raises:
-            TypeError: A part has the wrong form.
-            ValueError: A part is missing.
-            DisputeError: The name or the stated time is not one.
-
-        Examples:
-            >>> shown = {"path": "model.safetensors", "files": {}}
-            >>> table = {"name": "Acme", "fingerprint": "nm1-", "commitment": "", "exhibit": shown}
-            >>> Party.read(Fields(table | {"key_kind": "native", "stated_time": None})).name
-            'Acme'
-        """
-        return cls(
-            name=check_name(given.text("name")),
-            fingerprint=given.text("fingerprint"),
-            commitment=given.text("commitment"),
-            key_kind=given.one_of("key_kind", KEY_KINDS),
-            exhibit=Shown.read(given.table("exhibit")),
-            stated_time=given.text_or_none("stated_time"),
-        )
-
-
-@dataclass(frozen=True)
-class Sighting:
-    """What one party's key shows in one model."""
-
-    party: str
-    model: str
-    state: Presence
-    reason: str
-    matched: int | None = None
-    bits: int | None = None
-    boundary: int | None = None
-    bound_log2: float | None = None
-    trials: int | None = None
-    mapping: TensorMapping | None = None
-    tensors: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, party: str, model: str, verdict: Verdict | None) -> "Sighting":
-        """From a verdict; None where the model has no tensor that could hold the mark."""
-        if verdict is None:
-            why = "the model has no tensors of the names or shapes that this mark would be in"
-            return cls(party, model, ABSENT, why)
-        return cls(
-            party=party,
-            model=model,
-            state=state_of(verdict),
-            reason=_found(verdict),
-            matched=verdict.matched,
-            bits=verdict.bits,
-            boundary=verdict.boundary,
-            bound_log2=verdict.bound_log2,
-            trials=verdict.trials,
-            mapping=verdict.mapping,
-            tensors=tuple(tensor.stored_name for tensor in verdict.tensors),
-        )
-
-    @classmethod
-    def read(cls, given: Fields) -> Self:
-        """From a parsed ruling; raises on anything of the wrong form."""
-        sighting = cls(
-            party=given.text("party"),
-            model=given.text("model"),
-            state=given.one_of("state", get_args(Presence)),
-            reason=given.text("reason"),
-            matched=given.count_or_none("matched"),
-            bits=given.count_or_none("bits"),
-            boundary=given.count_or_none("boundary"),
-            bound_log2=given.number_or_none("bound_log2"),
-            trials=given.count_or_none("trials"),
-            mapping=given.one_of("mapping", MAPPINGS) if given.text_or_none("mapping") else None,
-            tensors=given.texts("tensors"),
-        )
-        counts = (sighting.matched, sighting.bits, sighting.bound_log2, sighting.trials)
-        known = [count is not None for count in counts]
-        if any(known) is not all(known) or (sighting.matched or 0) > (sighting.bits or 0):
-            raise ValueError("the counts of a sighting contradict each other")
-        return sighting
-
-
-def _found(verdict: Verdict) -> str:
-    """What was found, without what `verify` advises its user to do."""
-    said = f"{verdict.matched} of {verdict.bits} bits match"
-    if verdict.boundary is None:
-        return f"{said}; so few bits can never go below 2^-{SECURITY_BITS}"
-    if verdict.status not in (VERIFIED, NOT_VERIFIED):
-        return verdict.reason
-    ways = f"{verdict.trials} ways" if verdict.trials > 1 else "one way"
-    needed = "would have sufficed" if verdict.verified else "are needed"
-    return f"{said}; {verdict.boundary} {needed} in {ways} of looking"
-
-
-def state_of(verdict: Verdict) -> Presence:
-    """Present, traces, absent; or unproven, which is not a mark, for nobody and against nobody.
-
-    A key that can be fitted to a model (a raw matrix) or that is too short to prove anything
-    must not leave traces either: they would be as easy to make up as a match.
-    """
-    if verdict.status == VERIFIED:
-        return PRESENT
-    if verdict.status == NOT_VERIFIED and verdict.key_kind == "native":
-        return ABSENT if verdict.bound_log2 > ABSENT_ABOVE else TRACES
-    return ABSENT if verdict.bound_log2 > _REMARKABLE else UNPROVEN
 
 
 @dataclass(frozen=True)
@@ -259,7 +43,7 @@ class Ruling(Record):
         reasons: Why, in sentences.
         cautions: What the judge should keep in mind.
         parties: The claimants, with the public side of their keys.
-        disputed: The model in dispute, if it is none of the exhibits.
+        disputed: The model in dispute, if it is not one of the exhibits.
         cases: How each party stands against the criterion.
         sightings: What each key shows in each model.
         relations: How the models are related to each other.
@@ -437,32 +221,6 @@ class Ruling(Record):
         looked = sorted((each.party, each.model) for each in self.sightings)
         if looked != sorted((name, model) for name in names for model in models):
             raise ValueError("it does not tell of every key in every model once")
-
-
-def check_name(name: str) -> str:
-    """A party's name: some text of one line, and not too long."""
-    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
-        raise DisputeError(
-            f"{name[:LONGEST_NAME]!r} is not a name for a party: give one line of at most"
-            f" {LONGEST_NAME} characters"
-        )
-    return name
-
-
-def stated_time(text: str) -> str:
-    """A stated time in one form; without a zone it is taken for UTC.
-
-    >>> stated_time("2024-05-01T02:00+02:00")
-    '2024-05-01T00:00:00+00:00'
-    """
-    try:
-        moment = datetime.fromisoformat(text)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return moment.astimezone(UTC).isoformat()
-    except (ValueError, OverflowError):
-        raise DisputeError(
-            f"{text[:60]!r} is not a time: write it as 2024-05-01 or 2024-05-01T12:00+02:00"
-        ) from None
 
 
 def _shown(shown: Shown) -> dict[str, Any]:

@@ -2,24 +2,31 @@
 
 Models trained apart do not correlate weight by weight, however alike they work; a copy does, even
 after fine-tuning, pruning or quantising (docs/disputes.md has what was measured). The figure
-is a mean over tensors, weighted by size; what only one of the two models has counts as 0.
+is a mean over tensors, weighted by size; what only one of the two models has counts as 0. Where
+weights do not correlate as they lie, the second model is put into the order of the first, and what
+is then alike counts (`anchors.lineage`): reordering a stolen model hides nothing.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from neuralmark.anchors.choosing import skeleton_of
+from neuralmark.anchors.heads import heads_of
+from neuralmark.anchors.lineage import kinships
+from neuralmark.anchors.locating.suspect import CheckpointWeights
+from neuralmark.anchors.originals import OriginalCheckpoint
 from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.marking.reading import Progress
-from neuralmark.records import Fields
+from neuralmark.records import RELATED_SCORE, Fields, Lineage
 
 LEAST_SIZE = 1000
 """Smaller tensors are not compared, nor are vectors: a norm's weights are alike in all models."""
@@ -51,6 +58,7 @@ class Relation:
         weights: How many weights they have.
         shared: Share of the larger model's weights that the other has in tensors of equal shapes.
         limit: The correlation from which on models count as related.
+        aligned: Score of the likeness after alignment (0 to 1); None where it was not needed.
 
     Examples:
         >>> relation = Relation("the exhibit of Acme", "the disputed model", 0.97, 0.95)
@@ -66,6 +74,7 @@ class Relation:
     weights: int = 0
     shared: float = 0.0
     limit: float = RELATED
+    aligned: float | None = None
 
     @property
     def correlation(self) -> float | None:
@@ -74,7 +83,9 @@ class Relation:
 
     @property
     def related(self) -> bool:
-        """Whether the correlation is one that models trained apart cannot reach."""
+        """Whether they are more alike than models trained apart can be."""
+        if self.aligned is not None and self.aligned >= RELATED_SCORE:
+            return True
         return self.correlation is not None and self.correlation >= self.limit
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,6 +131,7 @@ class Relation:
             weights=given.count("weights"),
             shared=given.number("shared"),
             limit=limit,
+            aligned=given.number_or_none("aligned"),
         )
 
 
@@ -161,7 +173,7 @@ def relate(one: Compared, two: Compared, progress: Progress | None = None) -> Re
     sizes = [a.info.size for a, _ in pairs]
     unmarked = [f if untouched else 0.0 for f, untouched in zip(figures, clean, strict=True)]
     least = min(rest_ours, rest_theirs)
-    return Relation(
+    found = Relation(
         one=one.label,
         two=two.label,
         unmarked=_mean(unmarked, sizes, least) if least >= LEAST_UNMARKED else None,
@@ -170,6 +182,17 @@ def relate(one: Compared, two: Compared, progress: Progress | None = None) -> Re
         weights=total,
         shared=total / max(_size(ours), _size(theirs), 1),
     )
+    return found if found.related else replace(found, aligned=_aligned_score(one, two, progress))
+
+
+def _aligned_score(one: Compared, two: Compared, progress: Progress | None) -> float | None:
+    """How alike the models are once the second is in the order of the first."""
+    original = OriginalCheckpoint(one.checkpoint)
+    known = {tensor.name: tensor for tensor in original.tensors()}
+    skeleton = skeleton_of(original, known, heads_of(one.checkpoint.path))
+    ours, theirs = (CheckpointWeights(each.checkpoint) for each in (one, two))
+    told, _ = kinships(ours, skeleton, theirs, None, progress)
+    return Lineage(one.label, two.label, told).score if told else None
 
 
 def pair(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> list[Pair]:

@@ -8,21 +8,10 @@ absent from its exhibit, the second would need it there.
 
 from collections.abc import Mapping, Sequence
 
-from neuralmark.disputes.records import (
-    ABSENT,
-    DISPUTED,
-    PRESENT,
-    TRACES,
-    UNPROVEN,
-    Case,
-    Party,
-    Ruling,
-    Shown,
-    Sighting,
-    check_name,
-    exhibit_of,
-)
+from neuralmark.disputes.parties import DISPUTED, Party, Shown, check_name, exhibit_of
+from neuralmark.disputes.records import Case, Ruling
 from neuralmark.disputes.relations import RELATED, Relation
+from neuralmark.disputes.sightings import ABSENT, PRESENT, TRACES, UNPROVEN, Sighting
 from neuralmark.errors import DisputeError
 from neuralmark.records import Verdict
 
@@ -52,7 +41,7 @@ def rule(
         parties: The claimants, with the public side of their keys.
         verdicts: By the party's name and the model's label; None where a mark has no place.
         relations: How the models are related to each other.
-        disputed: The model in dispute, if it is none of the exhibits.
+        disputed: The model in dispute, if it is not one of the exhibits.
 
     Returns:
         Who the owner is, or that it cannot be said, and why.
@@ -102,7 +91,7 @@ def rule(
 def check_parties(parties: Sequence[Party]) -> None:
     """At least two parties, each with a name and a key of its own."""
     if len(parties) < 2:
-        raise DisputeError("a dispute needs at least two parties, each with a claimant")
+        raise DisputeError("a dispute needs at least two parties, each with a key and a model")
     names = [check_name(party.name) for party in parties]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

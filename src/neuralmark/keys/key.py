@@ -226,11 +226,12 @@ class Key:
         assert self.matrix is not None
         return scheme.chosen({"matrix": self.matrix, **self.more}, terms)
 
-    def noise(self, placement: Placement) -> int:
+    def noise(self, placement: Placement, anchor: bytes = b"") -> int:
         """Seed of the dithering when this key's mark is written at a placement; secret.
 
         Args:
             placement: The marked tensors in order, a canonical name and a shape each.
+            anchor: The digest of the coarse copy that the mark is bound to, if there is one.
 
         Returns:
             A number below 2^128.
@@ -239,10 +240,38 @@ class Key:
             >>> here = (("layer1.weight", (128, 128)),)
             >>> key.noise(here) == key.noise(here)
             True
+            >>> key.noise(here) == key.noise(here, bytes(64))
+            False
         """
-        terms = Terms(self.parameters, placement, self.content)
+        terms = Terms(self.parameters, placement, self.content, anchor)
         seed = terms.transcript(b"neuralmark/dither/2", self.secret or b"")
         return int.from_bytes(hashlib.shake_256(seed).digest(16), "little")
+
+    def anchor_key(self, nonce: bytes) -> bytes:
+        """The key that an anchor's file is sealed under; secret.
+
+        Args:
+            nonce: The random bytes of that file: no two files have the same key.
+
+        Returns:
+            32 bytes, for AES-256.
+
+        Raises:
+            ParameterError: The key is raw: it has no secret to derive anything from.
+
+        Examples:
+            >>> len(key.anchor_key(bytes(32)))
+            32
+            >>> key.anchor_key(bytes(32)) == key.anchor_key(bytes(31) + b"1")
+            False
+        """
+        if self.secret is None:
+            raise ParameterError(
+                "a raw key has no secret, and an anchor is sealed under one: make a key with"
+                " 'neuralmark key new'"
+            )
+        seed = b"neuralmark/anchor-file/1" + enc(nonce) + self.secret
+        return hashlib.shake_256(seed).digest(32)
 
     @cached_property
     def fingerprint(self) -> str:

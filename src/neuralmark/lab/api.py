@@ -15,12 +15,13 @@ from neuralmark.errors import ParameterError, ResultsError
 from neuralmark.lab import experiments
 from neuralmark.lab.execution import datasets
 from neuralmark.lab.execution.checks import check
-from neuralmark.lab.execution.devices import AUTO, CPU
+from neuralmark.lab.execution.devices import AUTO, CPU, Device
 from neuralmark.lab.execution.runner import DONE, RUNNING, WAITING, Board, carry_out
 from neuralmark.lab.execution.store import Store
 from neuralmark.lab.plan.preset import Preset, core_seconds, load_preset
 from neuralmark.lab.plan.spec import Spec, identity, in_order
-from neuralmark.reports.lab import write_report
+from neuralmark.reports.lab import report_files
+from neuralmark.storage import files
 
 RESULTS = Path("lab-results")
 Watch = Callable[[Board], None]
@@ -45,7 +46,7 @@ class Means:
 
     jobs: int = 1
     engine: Literal["local", "ray"] = "local"
-    device: str = AUTO
+    device: Device = AUTO
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -267,6 +268,7 @@ def report(
     Raises:
         ParameterError: The preset is unknown.
         ResultsError: There are no results.
+        OutputError: The folder cannot be written to.
 
     Examples:
         >>> report(preset="smoke", results="empty")
@@ -275,4 +277,10 @@ def report(
     """
     if not Path(results).is_dir():
         raise ResultsError(f"there are no results in {results}: run something first (lab.run)")
-    return write_report(load_preset(preset), list(Store.open(results).rows()), Path(out))
+    made = report_files(load_preset(preset), list(Store.open(results).rows()))
+    for name, content in made.items():
+        path = Path(out, name)
+        with files.writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_bytes(path, content, overwrite=True)
+    return [Path(out, name) for name in made]

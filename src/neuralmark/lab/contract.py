@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from neuralmark.attacks.engine.training import TuningScope
 from neuralmark.core.bound import boundary
 from neuralmark.lab.execution.store import Row
 from neuralmark.lab.plan.preset import Preset
@@ -279,41 +280,21 @@ def trained(results: Results, specs: Sequence[Training], theirs: float | None) -
 
 
 def overwriting(
-    preset: Preset,
-    direction: tuple[str, str],
-    scheme: str,
-    seed: int,
-    *,
-    weight: float = 1.0,
-    rate: float | None = None,
-    rounds: int | None = None,
-    architecture: str = "",
+    preset: Preset, victim: Training, data: str, *, weight: float = 1.0, rate: float | None = None
 ) -> Assault:
-    """One overwriting attack; its weight is in units of the owner's strength."""
-    source, target = direction
-    changes = {} if rounds is None else {"rounds": rounds}
-    victim = training(preset, source, scheme, architecture=architecture, seed=seed, changes=changes)
+    """One overwriting attack on these data; its weight is in units of the owner's strength."""
     strength = 1.0 if victim.mark is None else victim.mark.strength
     chosen = {"weight": float(weight) * strength, **course(preset, rate)}
-    return assault(preset, victim, "overwrite", chosen, data=target)
+    return assault(preset, victim, "overwrite", chosen, data=data)
 
 
 def finetuning(
-    preset: Preset,
-    direction: tuple[str, str],
-    scheme: str,
-    seed: int,
-    *,
-    scope: str,
-    rate: float,
-    architecture: str = "",
+    preset: Preset, victim: Training, data: str, *, scope: TuningScope, rate: float
 ) -> Assault:
-    """One fine-tuning attack with a new classifier."""
-    source, target = direction
-    victim = training(preset, source, scheme, architecture=architecture, seed=seed)
-    tensors = marked_tensors(victim.architecture) if scheme == "clean" else ()
+    """One fine-tuning attack on these data, with a new classifier."""
+    tensors = marked_tensors(victim.architecture) if victim.mark is None else ()
     chosen = {"scope": scope, **tuning_course(preset, rate)}
-    return assault(preset, victim, "finetune", chosen, data=target, tensors=tensors)
+    return assault(preset, victim, "finetune", chosen, data=data, tensors=tensors)
 
 
 def pruning(preset: Preset, victim: Training, share: float) -> Assault:

@@ -83,6 +83,13 @@ def claimed(known: Sequence[Tensor], placement: Placement) -> list[Attempt]:
     return _and_by_rows(list(ways.values()))
 
 
+def by_names(known: Sequence[Tensor], placement: Placement, anchor: bytes) -> Attempt | None:
+    """The tensors of these very names, as they are stored; None where too few are there."""
+    table = by_canonical(known)
+    found = next(_under(Renaming(), table, placement, transposed=False), None)
+    return None if found is None else replace(found, anchor=anchor)
+
+
 def _and_by_rows(ways: list[Attempt]) -> list[Attempt]:
     """Every way a second time with levelled rows, where there are matrices or kernels."""
     return ways + [

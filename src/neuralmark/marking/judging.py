@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from neuralmark.core.certificate import certified_radius
 from neuralmark.core.key import Float, Mark, Placement
 from neuralmark.keys.key import Key
 from neuralmark.marking import coverage
+from neuralmark.marking.anchored import LEAST_FOUND
 from neuralmark.marking.reading import Attempt, Reading, Suspect
 from neuralmark.records import (
     NOT_VERIFIED,
@@ -19,6 +20,7 @@ from neuralmark.records import (
     UNPROVEN,
     UNREADABLE,
     VERIFIED,
+    Alignment,
     Coverage,
     Gap,
     Histogram,
@@ -26,6 +28,9 @@ from neuralmark.records import (
     Verdict,
 )
 from neuralmark.records.verdict import Status
+
+AS_READ = "F32"
+"""The type that weights are put back in order in, whatever they are stored in."""
 
 RAW_REASON = (
     "the bits match, but this key is a matrix made elsewhere, and a matrix can be fitted to a"
@@ -62,16 +67,34 @@ class Looked:
 
     @classmethod
     def at(
-        cls, suspect: Suspect, attempts: Sequence[Attempt], broken: Iterable[str] = ()
+        cls,
+        suspect: Suspect,
+        attempts: Sequence[Attempt],
+        broken: Iterable[str] = (),
+        trials: int | None = None,
     ) -> "Looked":
         """In these ways; `broken` are stored names of tensors that hold NaN or infinity."""
         known = suspect.tensors()
+        trials = len(attempts) if trials is None else trials
         read = [tensor for attempt in attempts for tensor in attempt.read_tensors()]
         if any(attempt.mapping == "search" for attempt in attempts):
-            return cls(len(attempts), coverage.of_search(known, read, set(broken)))
+            return cls(trials, coverage.of_search(known, read, set(broken)))
         first = attempts[0]
         wanted = sum(math.prod(shape) for _, shape in first.placement)
-        return cls(len(attempts), coverage.of_claim(known, read, wanted, first.gaps))
+        return cls(trials, coverage.of_claim(known, read, wanted, first.gaps))
+
+    @classmethod
+    def restored(
+        cls, suspect: Suspect, placement: Placement, found: float, trials: int
+    ) -> "Looked":
+        """By position, and put back in order: this share of the marked weights was found."""
+        known = suspect.tensors()
+        whole, unread = coverage.weights_of(known), coverage.unreadable(known)
+        wanted = sum(math.prod(shape) for _, shape in placement)
+        read = min(whole, round(found * wanted))
+        lost = min(coverage.weights_of(unread), wanted - round(found * wanted))
+        why = coverage.described(unread) if lost else ""
+        return cls(trials, Coverage(whole, read, wanted, lost, why))
 
 
 def judge(
@@ -120,7 +143,43 @@ def judge(
         coverage=looked.coverage,
         missing=attempt.gaps,
         scaling="rows" if attempt.by_rows else "stored",
+        anchor=attempt.anchor.hex() or None,
     )
+
+
+def judge_aligned(
+    finding: Finding, suspect: Suspect, key: Key, looked: Looked, record: Alignment
+) -> Verdict:
+    """The verdict on weights that were put back in order.
+
+    The aligner reads the whole file, so the verdict names its digest. No radius is certified: a
+    change of the suspect may change how it is put in order.
+    """
+    verdict = judge(finding, suspect, key, looked, full_digest=True)
+    fates = record.tensors
+    verdict = replace(
+        verdict,
+        tensors=tuple(
+            TensorRead(name, fate.source, AS_READ, shape)
+            for (name, shape), fate in zip(finding.attempt.placement, fates, strict=True)
+            if fate.found
+        ),
+        missing=tuple(
+            Gap(name, math.prod(shape), fate.changes[-1] if fate.changes else "")
+            for (name, shape), fate in zip(finding.attempt.placement, fates, strict=True)
+            if not fate.found
+        ),
+        certified_radius=None,
+        certified_radius_relative=None,
+    )
+    if record.found >= LEAST_FOUND:
+        return verdict
+    status: Status = UNREADABLE if looked.coverage.unreadable else NOT_VERIFIED
+    why = (
+        f"only {_share(record.found)} of the marked weights were found in this model, and"
+        f" {_share(LEAST_FOUND)} are needed to say anything"
+    )
+    return replace(verdict, status=status, reason=why)
 
 
 def nothing_read(
@@ -193,7 +252,7 @@ def _status(key: Key, finding: Finding, needed: int | None, looked: Looked) -> t
 
 
 def _by_name(attempt: Attempt) -> bool:
-    return attempt.mapping == "names" or bool(attempt.gaps)
+    return attempt.mapping in ("names", "anchor") or bool(attempt.gaps)
 
 
 def _filled(attempt: Attempt) -> str:

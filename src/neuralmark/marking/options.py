@@ -1,14 +1,21 @@
-"""What a user may choose when he marks a file or a training: frozen records, checked once."""
+"""What a user may choose when marking a file or a training: frozen records, checked once."""
 
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
+import numpy as np
+
+from neuralmark.anchors.effort import ALIGN_LIMIT, AlignOptions
 from neuralmark.core.key import Parameters
 from neuralmark.errors import ParameterError
 from neuralmark.keys.key import Key
+
+if TYPE_CHECKING:
+    from neuralmark.anchors.anchor import Anchor
 
 T = TypeVar("T")
 
@@ -73,7 +80,13 @@ class EmbedOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be carried out on any model."""
+        check_names(self.tensors)
+        check_spread(self.spread)
         check_effort(self.strength, self.budget)
+        check_path("base", self.base)
+        if self.check is not None and not callable(self.check):
+            raise ParameterError(f"check must be a function, not {shown(self.check)}")
+        check_list("other_keys", self.other_keys, "keys", Key)
         if self.in_span and self.budget is not None:
             raise ParameterError("a mark in an adapter's span takes a strength, not a budget")
 
@@ -94,6 +107,43 @@ def check_effort(strength: float | None, budget: float | None) -> None:
 
 
 @dataclass(frozen=True)
+class VerifyOptions:
+    """How a suspect is looked at; the defaults suit most.
+
+    Attributes:
+        anchor: The anchor of the mark: its file, the unmarked original, or an `Anchor`; by default
+            it is sought beside the claim.
+        effort: Share of the marked weights that is looked for where weights are put back in order,
+            fixed before anything is read; the rest is filled from the anchor.
+        align_limit: The most entries that a table of likenesses may have; larger axes are not put
+            in order.
+        full_digest: Whether to take the SHA-256 of whole files, which `sha256sum` prints, for
+            `Verdict.sha256`. None: if they have at most 64 MiB in all, since reading all of a
+            large model can take longer than looking for the mark.
+
+    Raises:
+        ParameterError: A value is out of range.
+
+    Examples:
+        >>> neuralmark.VerifyOptions(effort=0.25).full_digest is None
+        True
+    """
+
+    anchor: "Anchor | str | Path | None" = None
+    effort: float = 1.0
+    align_limit: int = ALIGN_LIMIT
+    full_digest: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing."""
+        self.aligning()
+
+    def aligning(self) -> AlignOptions:
+        """What of it the aligner needs."""
+        return AlignOptions(self.effort, self.align_limit)
+
+
+@dataclass(frozen=True)
 class InspectOptions:
     """How a checkpoint is looked at.
 
@@ -107,7 +157,7 @@ class InspectOptions:
             has it would find.
 
     Raises:
-        ParameterError: The strength is out of range.
+        ParameterError: A value is out of range.
 
     Examples:
         >>> neuralmark.InspectOptions(weights=False).strength
@@ -121,8 +171,14 @@ class InspectOptions:
     base: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a strength that no mark can have."""
+        """Refuse what no model can be looked at with."""
+        if self.parameters is not None and not isinstance(self.parameters, Parameters):
+            raise ParameterError(f"parameters must be Parameters, not {shown(self.parameters)}")
+        if self.strength is None:
+            raise ParameterError("strength must be a number, not None")
         check_effort(self.strength, None)
+        check_spread(self.spread)
+        check_path("base", self.base)
 
 
 @dataclass(frozen=True)
@@ -161,11 +217,56 @@ class AttachOptions:
             raise ParameterError(f"mode must be one of {MODES}, not {self.mode!r}")
         if self.target not in TARGETS:
             raise ParameterError(f"target must be one of {TARGETS}, not {self.target!r}")
-        if self.strength is not None and not 0 < self.strength < math.inf:
-            raise ParameterError(f"strength must be a positive number, not {self.strength}")
+        check_names(self.tensors)
+        if self.strength is not None and not _is_positive(self.strength):
+            raise ParameterError(f"strength must be a positive number, not {shown(self.strength)}")
         every = self.every
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ParameterError(f"every must be a whole number of steps, not {every!r}")
+
+
+def _is_positive(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    try:
+        return 0 < float(value) < math.inf
+    except OverflowError:  # a whole number beyond all of them
+        return False
+
+
+def check_spread(spread: Any) -> None:
+    """Refuse what is not the name of a spread."""
+    if spread not in SPREADS:
+        raise ParameterError(f"spread must be one of {', '.join(SPREADS)}, not {shown(spread)}")
+
+
+def check_path(name: str, path: Any) -> None:
+    """Refuse what names no file; None is no file."""
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise ParameterError(f"{name} must be a path, not {shown(path)}")
+
+
+def check_names(tensors: Any) -> None:
+    """Refuse what is neither a name nor a list of them; None is no choice."""
+    if tensors is not None and not isinstance(tensors, str):
+        check_list("tensors", tensors, "names", str)
+
+
+def check_list(name: str, values: Any, of: str, kind: type = object) -> None:
+    """Refuse what does not hold several of a kind: one alone, a table, what is gone once read."""
+    if not is_list(values, kind):
+        raise ParameterError(f"{name} must be a list of {of}, not {shown(values)}")
+
+
+def is_list(values: Any, kind: type = object) -> bool:
+    """Whether this holds values of a kind, and holds them still when it is read again."""
+    several = isinstance(values, Collection) and not isinstance(values, str | bytes | Mapping)
+    return several and all(isinstance(value, kind) for value in values)
+
+
+def shown(value: Any) -> str:
+    """A value that somebody gave, for a message: one short line."""
+    return f"{' '.join(repr(value).split()):.60}"
 
 
 def options_of(kind: type[T], options: T | None) -> T:

@@ -26,7 +26,7 @@ from neuralmark.errors import (
     UnknownTensorError,
     UnsuitableTensorError,
 )
-from neuralmark.marking.options import QUICK, SPREADS, WIDE, Spread
+from neuralmark.marking.options import QUICK, WIDE, Spread, check_spread, is_list, shown
 
 MIN_TENSOR = 8192
 """`auto` leaves smaller tensors alone: they add little room and are easily hurt."""
@@ -167,8 +167,7 @@ def auto(tensors: Iterable[Tensor], parameters: Parameters, spread: Spread = WID
 
     The same list for every order of the tensors, so for every file format and shard layout.
     """
-    if spread not in SPREADS:
-        raise ParameterError(f"spread must be one of {', '.join(SPREADS)}, not {spread!r}")
+    check_spread(spread)
     large = [
         tensor
         for tensor in tensors
@@ -238,10 +237,10 @@ def listed(names: Any) -> list[str] | None:
     if names is None or (isinstance(names, str) and names == "auto"):
         return None
     given = [names] if isinstance(names, str) else names
+    if not is_list(given, str):
+        raise ParameterError(f"tensors must be a list of names, not {shown(names)}")
     if not given:
         raise ParameterError("tensors is empty: name some, or leave it out")
-    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
-        raise ParameterError(f"tensors must be a list of names, not {names!r:.80}")
     return list(given)
 
 

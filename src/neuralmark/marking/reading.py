@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark import schemes
+from neuralmark.anchors.locating.suspect import CheckpointWeights, SuspectWeights
 from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints.contract import CHUNK_BYTES
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, Raw, decode
@@ -45,6 +46,8 @@ class Attempt:
     """Whether every output row is divided by its root mean square."""
     gaps: tuple[Gap, ...] = ()
     """The entries for which nothing is read, and why."""
+    anchor: bytes = b""
+    """Digest of the anchor that the key is derived with, or nothing."""
 
     @property
     def reading_of(self) -> tuple[object, ...]:
@@ -53,7 +56,7 @@ class Attempt:
             None if tensor is None else tensor.storage or tensor.info.name
             for tensor in self.tensors
         )
-        return self.placement, read, self.transposed, self.by_rows
+        return self.placement, read, self.transposed, self.by_rows, self.anchor
 
     def parts(self) -> Iterator[tuple[str, int, Tensor | None]]:
         """Name, start and tensor of each entry, laid end to end."""
@@ -171,6 +174,9 @@ class Suspect(Protocol):
     ) -> Reading:
         """Pool the carriers of the attempt's tensors, laid end to end."""
 
+    def weights(self) -> SuspectWeights:
+        """Its weights by name, read when they are asked for; for the aligner."""
+
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
         """Its digest, given those of the tensors read."""
 
@@ -191,6 +197,10 @@ class FileSuspect:
     ) -> Reading:
         """Stream the tensors once."""
         return read_marked(self.checkpoint, attempt, carriers, progress)
+
+    def weights(self) -> SuspectWeights:
+        """Straight from the file."""
+        return CheckpointWeights(self.checkpoint)
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
         """Headers, tensors read, and whole files on request."""

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from neuralmark import schemes
+from neuralmark.anchors.anchor import Anchor
+from neuralmark.anchors.restoring import Restoration, restore
 from neuralmark.checkpoints import is_shard, open_checkpoint
 from neuralmark.core import bound, readout
 from neuralmark.core.key import Float, Mark
@@ -21,10 +23,19 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.keys.key import Key
-from neuralmark.marking.attempts import attempts_for, gaps_of
-from neuralmark.marking.judging import Finding, Looked, judge, nothing_read
+from neuralmark.marking.anchored import read_restored
+from neuralmark.marking.attempts import attempts_for, by_names, gaps_of
+from neuralmark.marking.judging import Finding, Looked, judge, judge_aligned, nothing_read
+from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Suspect, require_carriers
-from neuralmark.records import NOT_VERIFIED, UNREADABLE, Claim, Verdict
+from neuralmark.records import NOT_VERIFIED, UNREADABLE, BitsRead, Claim, Verdict
+from neuralmark.records.alignment import ALIGNED, POSITION
+
+ANCHORED_TRIALS = 2
+"""By position and aligned."""
+
+WHOLE_UP_TO = 64 << 20
+"""Bytes of files, in all, that a verdict digests whole unless told otherwise: some 50 ms."""
 
 
 def verify(
@@ -33,22 +44,29 @@ def verify(
     *,
     claim: Claim | str | Path | None = None,
     tensors: Sequence[str] | None = None,
-    full_digest: bool = False,
+    anchor: Anchor | None = None,
+    options: VerifyOptions | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
     """Look for the key's mark in a checkpoint.
 
     With a claim or tensor names, only those tensors are read. Without, the list that `auto` would
     choose and every tensor that is large enough are tried, and the bound is corrected for all.
+    Whole files are digested if asked for; None: if that takes no time to speak of.
     """
+    options = options or VerifyOptions(full_digest=False)
     checkpoint = open_checkpoint(model).with_others()
+    if options.full_digest is None:
+        small = sum(file.stat().st_size for file in checkpoint.files()) <= WHOLE_UP_TO
+        options = replace(options, full_digest=small)
     before = checkpoint.stamps()
     verdict = examine(
         FileSuspect(checkpoint, str(model)),
         key,
         claim=claim,
         tensors=tensors,
-        full_digest=full_digest,
+        anchor=anchor,
+        options=options,
         progress=progress,
     )
     if checkpoint.stamps() != before:
@@ -65,7 +83,8 @@ def examine(
     *,
     claim: Claim | str | Path | None = None,
     tensors: Sequence[str] | None = None,
-    full_digest: bool = False,
+    anchor: Anchor | None = None,
+    options: VerifyOptions | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
     """Look for the key's mark in anything that can be read."""
@@ -73,7 +92,10 @@ def examine(
         raise ParameterError(f"expected a Key, not {type(key).__name__}: use Key.load(FILE)")
     if isinstance(claim, str | Path):
         claim = Claim.load(claim)
-    known = suspect.tensors()
+    options = options or VerifyOptions()
+    if anchor is not None:
+        return examine_anchored(suspect, key, anchor, options, progress)
+    known, full_digest = suspect.tensors(), bool(options.full_digest)
     attempts = attempts_for(known, key, claim, tensors)
     if not attempts:
         placement = claim.placement if claim is not None else ()
@@ -81,6 +103,65 @@ def examine(
     finding, broken = best_finding(suspect, key, attempts, progress)
     looked = Looked.at(suspect, attempts, broken)
     return judge(finding, suspect, key, looked, full_digest=full_digest)
+
+
+def examine_anchored(
+    suspect: Suspect,
+    key: Key,
+    anchor: Anchor,
+    options: VerifyOptions | None = None,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Look for a mark that is bound to an anchor: where it was, then wherever it went.
+
+    Two trials, whatever the suspect looks like: all that alignment chooses, it chooses by likeness
+    to the anchor, before the key is derived from the anchor's digest.
+    """
+    options = options or VerifyOptions()
+    needed = bound.boundary(key.parameters.bits, ANCHORED_TRIALS)
+    placed, why = _by_position(suspect, key, anchor, progress)
+    if placed is not None and needed is not None and placed.matched >= needed:
+        unneeded = BitsRead(ALIGNED, None, "not needed")
+        readings = (BitsRead(POSITION, placed.matched), unneeded)
+        looked = Looked.at(suspect, [placed.attempt], trials=ANCHORED_TRIALS)
+        verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
+        return replace(verdict, readings=readings)
+    restoration = restore(suspect.weights(), anchor, options.aligning(), progress)
+    aligned = _restored(restoration, key, anchor)
+    record = restoration.record()
+    readings = (
+        BitsRead(POSITION, None if placed is None else placed.matched, why),
+        BitsRead(ALIGNED, aligned.matched),
+    )
+    if placed is not None and placed.matched > aligned.matched:
+        looked = Looked.at(suspect, [placed.attempt], trials=ANCHORED_TRIALS)
+        verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
+    else:
+        looked = Looked.restored(suspect, anchor.placement, record.found, ANCHORED_TRIALS)
+        verdict = judge_aligned(aligned, suspect, key, looked, record)
+    return replace(verdict, readings=readings, alignment=record)
+
+
+def _by_position(
+    suspect: Suspect, key: Key, anchor: Anchor, progress: Progress | None
+) -> tuple[Finding | None, str]:
+    """The tensors of these very names, as they are stored; or why they could not be read."""
+    attempt = by_names(suspect.tensors(), anchor.placement, anchor.digest)
+    if attempt is None:
+        return None, "too few tensors have the names and shapes of the mark"
+    try:
+        return find(suspect, key, attempt, progress), ""
+    except (NonFiniteError, UnsuitableTensorError) as error:
+        return None, str(error)
+
+
+def _restored(restoration: Restoration, key: Key, anchor: Anchor) -> Finding:
+    mark = key.at(anchor.placement, anchor.digest)
+    carriers = require_carriers(mark, anchor.placement)
+    nothing = (None,) * len(anchor.placement)
+    attempt = Attempt(anchor.placement, nothing, "anchor", anchor=anchor.digest)
+    reading = read_restored(restoration, carriers)
+    return Finding(attempt, mark, reading, margins_of(mark, reading.pooled))
 
 
 def best_finding(
@@ -113,7 +194,7 @@ def best_finding(
 
 def find(suspect: Suspect, key: Key, attempt: Attempt, progress: Progress | None = None) -> Finding:
     """Read one attempt's tensors and take the margins of all bits."""
-    mark = key.at(attempt.placement)
+    mark = key.at(attempt.placement, attempt.anchor)
     carriers = require_carriers(mark, attempt.placement)
     reading = suspect.read(attempt, carriers, progress)
     return Finding(attempt, mark, reading, margins_of(mark, reading.pooled))

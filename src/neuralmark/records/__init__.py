@@ -1,9 +1,12 @@
 """Claim and Verdict: frozen, versioned, JSON (docs/formats.md)."""
 
 from neuralmark.records import presenting
+from neuralmark.records.alignment import Alignment, BitsRead, TensorFate
 from neuralmark.records.claim import CLAIM_FORMAT, MAX_CLAIM, Claim
 from neuralmark.records.fields import MAX_RECORD, Fields, Record, load_json, to_json
+from neuralmark.records.lineage import LINEAGE_FORMAT, RELATED_SCORE, Kinship, Lineage
 from neuralmark.records.parts import (
+    ClaimedAnchor,
     Coverage,
     Digest,
     Gap,
@@ -21,29 +24,39 @@ from neuralmark.records.verdict import (
     VERDICT_FORMAT,
     VERIFIED,
     PublicVerdict,
+    Status,
     Verdict,
 )
 
 __all__ = [
     "CLAIM_FORMAT",
+    "LINEAGE_FORMAT",
     "MAX_CLAIM",
     "MAX_RECORD",
     "NOT_VERIFIED",
     "PUBLIC",
+    "RELATED_SCORE",
     "STATUSES",
     "UNPROVABLE",
     "UNPROVEN",
     "UNREADABLE",
     "VERDICT_FORMAT",
     "VERIFIED",
+    "Alignment",
+    "BitsRead",
     "Claim",
+    "ClaimedAnchor",
     "Coverage",
     "Digest",
     "Fields",
     "Gap",
     "Histogram",
+    "Kinship",
+    "Lineage",
     "PublicVerdict",
     "Record",
+    "Status",
+    "TensorFate",
     "TensorRead",
     "Verdict",
     "load_json",

@@ -8,7 +8,15 @@ from typing import Any
 from neuralmark.core.key import Parameters, Placement
 from neuralmark.errors import ParameterError, RecordError
 from neuralmark.records.fields import damage, load_json, parse, to_json
-from neuralmark.records.parts import Digest, digest_from, placement_from, placement_list, text
+from neuralmark.records.parts import (
+    ClaimedAnchor,
+    Digest,
+    anchor_from,
+    digest_from,
+    placement_from,
+    placement_list,
+    text,
+)
 from neuralmark.storage import files
 from neuralmark.version import __version__
 
@@ -28,11 +36,12 @@ class Claim:
         marked_digest: SHA-256 of headers and tensors of the marked model.
         source_digest: The same of the model before; None if it is not known.
         library: Version that wrote it.
+        anchor: Digest, bits and heads of the anchor that the mark is bound to; None without one.
 
     Examples:
         >>> claim = Claim.load("marked.safetensors.claim.json")
-        >>> claim.fingerprint == key.fingerprint
-        True
+        >>> claim.fingerprint == key.fingerprint, claim.anchor.bits
+        (True, 4)
     """
 
     fingerprint: str
@@ -42,6 +51,12 @@ class Claim:
     marked_digest: Digest
     source_digest: Digest | None = None
     library: str = __version__
+    anchor: ClaimedAnchor | None = None
+
+    @property
+    def anchor_digest(self) -> bytes:
+        """What the derivation takes: the digest of the anchor, or nothing."""
+        return b"" if self.anchor is None else self.anchor.bytes
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in the claim file.
@@ -61,6 +76,7 @@ class Claim:
             "scheme": self.parameters.scheme,
             "parameters": self.parameters.to_dict(),
             "placement": placement_list(self.placement),
+            "anchor": asdict(self.anchor) if self.anchor else None,
             "source_digest": asdict(self.source_digest) if self.source_digest else None,
             "marked_digest": asdict(self.marked_digest),
             "library": self.library,
@@ -242,4 +258,5 @@ class Claim:
             marked_digest=digest_from(data["marked_digest"]),
             source_digest=None if source is None else digest_from(source),
             library=text(data["library"]),
+            anchor=anchor_from(data["anchor"]),
         )

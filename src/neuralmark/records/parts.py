@@ -1,12 +1,14 @@
-"""What claims and verdicts are made of: digests, placements, tensors, gaps, coverage."""
+"""What claims and verdicts are made of: digests, placements, anchors, tensors, gaps, coverage."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from neuralmark.core.key import Placement
+from neuralmark.core.key import ANCHOR_BYTES, Placement
 
-TensorMapping = Literal["names", "prefix", "search"]
-"""How the marked tensors were found: by name, under one common prefix, or by trying all."""
+TensorMapping = Literal["names", "prefix", "search", "anchor"]
+"""How the marked tensors were found: by name, under one common prefix, by trying all, or by their
+likeness to the anchor."""
 MAPPINGS: tuple[TensorMapping, ...] = get_args(TensorMapping)
 
 Orientation = Literal["stored", "transposed"]
@@ -25,6 +27,36 @@ class Digest:
     tensors: dict[str, str]
     files: dict[str, str] | None = None
     algorithm: str = "sha256"
+
+
+_ANCHOR = re.compile(f"[0-9a-f]{{{2 * ANCHOR_BYTES}}}")
+_MOST_BITS, _MOST_HEADS = 8, 1024
+
+
+@dataclass(frozen=True)
+class ClaimedAnchor:
+    """The anchor that a mark is bound to, and what it takes to make it again of the original."""
+
+    digest: str
+    """64 bytes, in hexadecimal digits."""
+    bits: int
+    """Bits of a weight in the coarse copy."""
+    heads: int = 0
+    """Attention heads that it was made for; 0 where they were not known."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no anchor can be."""
+        if not isinstance(self.digest, str) or not _ANCHOR.fullmatch(self.digest):
+            raise ValueError("the digest of an anchor is none")
+        if type(self.bits) is not int or not 2 <= self.bits <= _MOST_BITS:
+            raise ValueError("an anchor has 2 to 8 bits a weight")
+        if type(self.heads) is not int or not 0 <= self.heads <= _MOST_HEADS:
+            raise ValueError("an anchor of an impossible number of heads")
+
+    @property
+    def bytes(self) -> bytes:
+        """The digest as the derivation takes it."""
+        return bytes.fromhex(self.digest)
 
 
 @dataclass(frozen=True)
@@ -111,6 +143,15 @@ def digest_from(value: Any) -> Digest:
             raise TypeError("a digest must map names to digests")
     text(digest.headers)
     return digest
+
+
+def anchor_from(value: Any) -> ClaimedAnchor | None:
+    """An anchor from parsed JSON, or None for null; raises on anything else."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or set(value) != {"bits", "digest", "heads"}:
+        raise ValueError("anchor must have bits, digest and heads, and nothing else")
+    return ClaimedAnchor(**value)
 
 
 def text(value: Any) -> str:

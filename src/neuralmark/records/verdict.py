@@ -9,6 +9,7 @@ from neuralmark import schemes
 from neuralmark.core.key import KEY_KINDS, MAX_BITS, KeyKind, Parameters, Placement
 from neuralmark.errors import RecordError
 from neuralmark.records import presenting
+from neuralmark.records.alignment import Alignment, BitsRead
 from neuralmark.records.fields import Fields, Record
 from neuralmark.records.parts import (
     MAPPINGS,
@@ -63,7 +64,7 @@ class Verdict(Record):
         fingerprint: Public name of the key.
         placement: The tensors of the mark in order, a canonical name and a shape each.
         tensors: The tensors that were read.
-        mapping: How they were found, `names`, `prefix` or `search`.
+        mapping: How they were found, `names`, `prefix`, `search` or `anchor` (by likeness).
         orientation: Whether they were read as they are stored, or transposed.
         smallest_margin: The smallest margin of a bit; negative where it does not match.
         median_margin: The median of the margins.
@@ -71,7 +72,7 @@ class Verdict(Record):
         certified_radius: No smaller change of the weights can undo the verdict; None if not known.
         certified_radius_relative: The same, as a share of the norm of the weights read.
         model: What was verified, as it was given.
-        checkpoint_digest: SHA-256 of headers, of the tensors read, and of files on request.
+        checkpoint_digest: SHA-256 of headers, of the tensors read, and of whole files (`sha256`).
         coverage: How many weights the verdict rests on.
         missing: Tensors of the mark that were not read.
         scaling: Whether rows were read as stored or at one size.
@@ -80,6 +81,10 @@ class Verdict(Record):
         owner: The owner's public label, where he wants it shown; nothing depends on it.
         claim_digest: SHA-256 of the claim that was followed, as `sha256sum` prints it for the file.
         versions: Of what it was computed with.
+        anchor: Digest of the anchor that the mark is bound to, in hexadecimal digits; None if it is
+            bound to none.
+        readings: What reading by position and reading aligned gave, where there was an anchor.
+        alignment: How the weights were put back in order; None if they were not.
 
     Examples:
         >>> verdict = neuralmark.verify("marked.safetensors", key)
@@ -120,10 +125,16 @@ class Verdict(Record):
     owner: str | None = None
     claim_digest: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    anchor: str | None = None
+    readings: tuple[BitsRead, ...] = ()
+    alignment: Alignment | None = None
 
     @property
     def sha256(self) -> dict[str, str] | None:
-        """SHA-256 of the whole files, as `sha256sum` prints them; asked for by full_digest."""
+        """SHA-256 of the whole files, by name, as `sha256sum` prints them.
+
+        None for files of over 64 MiB, unless full_digest=True asked for it, and for live models.
+        """
         return self.checkpoint_digest.files
 
     @property
@@ -250,6 +261,9 @@ class Verdict(Record):
             "owner": self.owner,
             "claim_digest": self.claim_digest,
             "versions": dict(self.versions),
+            "anchor": self.anchor,
+            "readings": [asdict(reading) for reading in self.readings],
+            "alignment": None if self.alignment is None else self.alignment.to_dict(),
         }
 
     @classmethod
@@ -303,6 +317,11 @@ class Verdict(Record):
             checkpoint_digest=digest_from(given.raw("checkpoint_digest")),
             claim_digest=given.text_or_none("claim_digest"),
             versions=given.table("versions").all_texts(),
+            anchor=given.text_or_none("anchor"),
+            readings=tuple(map(BitsRead.read, given.tables("readings"))),
+            alignment=(
+                None if given.empty("alignment") else Alignment.read(given.table("alignment"))
+            ),
         )
 
 

@@ -1,13 +1,12 @@
 """The report of the lab: every table and figure with rows, the paper's values beside ours.
 
 Pure functions of preset and rows make tables as HTML, Markdown and LaTeX; matplotlib draws the
-figures. `write_report` puts them into a folder.
+figures. Nothing is written here: `neuralmark.lab.report` puts the files into a folder.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from neuralmark import zoo
 from neuralmark.core.bound import boundary
@@ -16,11 +15,10 @@ from neuralmark.lab.contract import Cell, Experiment, Figure, Results, Table
 from neuralmark.lab.execution.datasets import E2E, needed
 from neuralmark.lab.execution.store import Row
 from neuralmark.lab.plan.preset import Preset, preset_names
-from neuralmark.lab.plan.spec import Spec, identity, in_order
+from neuralmark.lab.plan.spec import LAB_VERSION, Spec, identity, in_order
 from neuralmark.reports.render.latex import latex
 from neuralmark.reports.render.page import code, page, paragraphs, section, text, with_powers
 from neuralmark.reports.render.plots import drawn
-from neuralmark.storage import files
 
 FLAG = "≠"
 """Behind a value that contradicts the paper: the mark survives in one and not in the other."""
@@ -45,29 +43,28 @@ class ReportPart:
         return bool(self.done or self.tables or self.figures)
 
 
-def write_report(preset: Preset, rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write the page, Markdown, LaTeX tables, figures and the rows themselves; give their paths."""
+def report_files(preset: Preset, rows: Sequence[Row]) -> dict[str, bytes]:
+    """The page, Markdown, LaTeX tables, figures and the rows themselves, by their paths."""
     results = Results(rows)
     parts = [part(experiments.get(name), preset, results) for name in experiments.names()]
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    made: dict[str, str | bytes] = {}
     drawings: dict[str, str] = {}
     for each in parts:
         for i, table in enumerate(each.tables, 1):
             stem = f"{each.experiment.name}-{i}"
-            written.append(_put(folder / "tables" / f"{stem}.tex", latex(table, f"tab:{stem}")))
+            made[f"tables/{stem}.tex"] = latex(table, f"tab:{stem}")
         for i, figure in enumerate(each.figures, 1):
             stem = f"{each.experiment.name}-{i}"
             svg, png = drawn(figure, stem)
             drawings[stem] = svg
-            written.append(_put(folder / "figures" / f"{stem}.svg", svg))
-            image = folder / "figures" / f"{stem}.png"
-            image.write_bytes(png)
-            written.append(image)
-    written.append(_put(folder / "rows.jsonl", json_lines(preset, results)))
-    written.append(_put(folder / "results.md", markdown(preset, rows, parts)))
-    written.append(_put(folder / "index.html", html(preset, rows, parts, drawings)))
-    return written
+            made |= {f"figures/{stem}.svg": svg, f"figures/{stem}.png": png}
+    made["rows.jsonl"] = json_lines(preset, results)
+    made["results.md"] = markdown(preset, rows, parts)
+    made["index.html"] = html(preset, rows, parts, drawings)
+    return {
+        path: content.encode() if isinstance(content, str) else content
+        for path, content in made.items()
+    }
 
 
 def json_lines(preset: Preset, results: Results) -> str:
@@ -166,7 +163,7 @@ def introduction(
             f" one standard error of a single one is up to {50 / tests**0.5:.1f} points."
         )
     said += [f"Data: {each}." for each in data]
-    said += [f"Made with {each}." for each in versions]
+    said += [f"Made by version {LAB_VERSION} of the laboratory, with {each}." for each in versions]
     return said
 
 
@@ -348,9 +345,3 @@ def _markdown_cell(cell: Cell | str) -> str:
         return cell
     theirs = f" *[{cell.paper}]*" if cell.paper else ""
     return cell.ours + (f" {FLAG}" if cell.contradicts else "") + theirs
-
-
-def _put(path: Path, words: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(path, words, overwrite=True)
-    return path

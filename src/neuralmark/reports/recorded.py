@@ -8,12 +8,13 @@ from typing import Any
 from neuralmark.attacks.engine.card import Card
 from neuralmark.disputes.records import Ruling
 from neuralmark.errors import RecordError
-from neuralmark.records import PublicVerdict, Record, Verdict, load_json
+from neuralmark.records import Lineage, PublicVerdict, Record, Verdict, load_json
 from neuralmark.reports.card import card_page
+from neuralmark.reports.lineage import lineage_page
 from neuralmark.reports.ruling import ruling_page
 from neuralmark.reports.verdict import verdict_page
 
-_KINDS: tuple[type[Record], ...] = (Verdict, Card, Ruling)
+_KINDS: tuple[type[Record], ...] = (Verdict, Card, Ruling, Lineage)
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Drawn:
 
 
 def draw(path: str | Path) -> Drawn:
-    """The page of the verdict, the robustness card or the ruling in a file."""
+    """The page of the verdict, the robustness card, the ruling or the lineage in a file."""
     data = load_json(Path(path), "record")
     try:
         return drawn(data)
@@ -46,6 +47,7 @@ def drawn(data: Mapping[str, Any]) -> Drawn:
         (PublicVerdict, verdict_page),
         (Card, card_page),
         (Ruling, ruling_page),
+        (Lineage, lineage_page),
     )
     page = next(page for kind, page in pages if isinstance(record, kind))
     return Drawn(record, page(record))
@@ -61,4 +63,4 @@ def _kind(data: Any) -> type[Record]:
             return PublicVerdict if public else kind
     if found == "neuralmark-claim":
         raise RecordError("a claim, which has no page; verify the model to get a verdict")
-    raise RecordError("none of NeuralMark's records: neither a verdict nor a card nor a ruling")
+    raise RecordError("none of NeuralMark's records: no verdict, card, ruling or lineage")

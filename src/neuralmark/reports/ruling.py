@@ -2,8 +2,12 @@
 
 from collections.abc import Sequence
 
-from neuralmark.disputes.records import UNPROVEN, Case, Party, Ruling, Shown, Sighting
+from neuralmark.core.bound import SECURITY_BITS
+from neuralmark.disputes.parties import Party, Shown
+from neuralmark.disputes.records import Case, Ruling
 from neuralmark.disputes.relations import Relation
+from neuralmark.disputes.sightings import UNPROVEN, Sighting
+from neuralmark.records import RELATED_SCORE
 from neuralmark.reports.render.page import (
     code,
     facts,
@@ -27,7 +31,7 @@ _CRITERION = (
     " That says nothing against any of them.",
 )
 _STATES = (
-    "<strong>Present</strong>: verified, the chance of error is below 2<sup>−128</sup>."
+    "<strong>Present</strong>: verified, the chance of error is below {least}."
     " <strong>Absent</strong>: luck matches as well with a chance above"
     " {absent}. <strong>Traces</strong>: between the two; weakening a mark is"
     " not removing it, so traces never count as absent. <strong>Unproven</strong>: the key is a"
@@ -37,9 +41,11 @@ _STATES = (
 _RELATION = (
     "Models trained apart do not correlate weight by weight; copies do, also after fine-tuning,"
     " pruning or quantising. From a correlation of {related:g} on two models count as related."
+    " Models that do not correlate as they lie are put in the same order first; what is then alike"
+    " has a score from 0 to 1, and counts from {score:g}."
     " The larger of two figures is taken: over the tensors that no party's mark touches, and over"
     " all. An unrelated exhibit is set aside: nobody's mark need be in it, and nobody wins, as it"
-    " may be of the same model, rearranged."
+    " may be of the same model, rearranged beyond recognition."
 )
 _ABSENT = (
     "Keys, watermarks, the bits read from the models and the positions of the weights that carry"
@@ -99,7 +105,8 @@ def _marks(ruling: Ruling) -> str:
     looks = [
         (f"{s.party} in {s.model}", with_powers(s.reason), _where(s)) for s in ruling.sightings
     ]
-    states = _STATES.format(absent=power_of_two(ruling.absent_above))
+    limits = {"least": power_of_two(-SECURITY_BITS), "absent": power_of_two(ruling.absent_above)}
+    states = _STATES.format(**limits)
     return section("Whose mark is where", table(heads, rows) + paragraphs(states) + facts(looks))
 
 
@@ -134,9 +141,12 @@ def _standing(case: Case) -> str:
 
 def _relations(ruling: Ruling) -> str:
     rows = [_relation(relation) for relation in ruling.relations]
-    heads = ("Model", "Compared with", "Unmarked tensors", "All tensors", "Weights", "Result")
+    heads = (
+        *("Model", "Compared with", "Unmarked tensors", "All tensors"),
+        *("Put in order", "Weights", "Result"),
+    )
     aside = [f"the exhibit of {name} was set aside" for name in ruling.set_aside]
-    words = paragraphs(_RELATION.format(related=ruling.related_from))
+    words = paragraphs(_RELATION.format(related=ruling.related_from, score=RELATED_SCORE))
     return section("Are the models related?", table(heads, rows) + _list(aside) + words)
 
 
@@ -146,6 +156,7 @@ def _relation(relation: Relation) -> Sequence[str]:
         text(_heading(relation.two)),
         _figure(relation.unmarked, "too few"),
         _figure(relation.overall, "nothing to compare"),
+        _figure(relation.aligned, "not needed"),
         f"{relation.weights:,}",
         "related" if relation.related else "unrelated",
     )

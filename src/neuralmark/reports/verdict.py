@@ -17,6 +17,7 @@ from neuralmark.records import (
     TensorRead,
     Verdict,
 )
+from neuralmark.reports.alignment import alignment_section
 from neuralmark.reports.render import svg
 from neuralmark.reports.render.page import (
     chance_in_words,
@@ -63,6 +64,10 @@ _WORDS = {
         "by name, under a common prefix",
         "all names have one prefix more, or one less, than those the key was derived for",
     ),
+    "anchor": (
+        "by likeness to the anchor",
+        "wherever they went; names, order and layout were not relied on",
+    ),
     "search": ("by search", "no place was named, so the places where keys are put were looked at"),
     "stored": ("as stored", ""),
     "rows": ("row by row", "every output row was divided by its size, which undoes folded norms"),
@@ -80,7 +85,7 @@ _ABSENT = (
 
 _LEFT_OUT = (
     "This is the public view: counts, bound and status. How clearly each bit was read, the tensors"
-    " and the digests of what was read belong to the owner and the judge. Nothing of the key is on"
+    " and their digests belong to the owner and the judge. Nothing of the key is on"
     " this page."
 )
 
@@ -104,7 +109,7 @@ def verdict_page(verdict: Verdict | PublicVerdict, *, public: bool = False) -> s
         f"<span>NeuralMark {text(verdict.version)}</span></p>",
         _banner(verdict, None if public or isinstance(verdict, PublicVerdict) else verdict.reason),
         _finding(verdict, name if public else verdict.model),
-        *evidence,
+        *(evidence or _files(verdict)),
         section("What this page does not contain", paragraphs(_LEFT_OUT if public else _ABSENT)),
         _signature(),
     )
@@ -113,9 +118,23 @@ def verdict_page(verdict: Verdict | PublicVerdict, *, public: bool = False) -> s
 
 def _evidence(verdict: Verdict) -> tuple[str, ...]:
     """What belongs to the owner's and the judge's view only."""
+    went = alignment_section(verdict)
     if not verdict.tensors:
-        return _read(verdict), _key(verdict)
-    return _map(verdict), _margins(verdict), _radius(verdict), _read(verdict), _key(verdict)
+        return went, _read(verdict), _key(verdict)
+    read = _map(verdict), _margins(verdict), _radius(verdict), _read(verdict), _key(verdict)
+    return went, *read
+
+
+def _files(verdict: Verdict | PublicVerdict) -> tuple[str, ...]:
+    """For the public page: which files, where they were digested whole, and when."""
+    known = verdict.sha256 if isinstance(verdict, Verdict) else verdict.files
+    rows = [(code(name), code(digest)) for name, digest in (known or {}).items()]
+    if not rows:
+        return ()
+    inner = table(("File", "Digest (sha256), as sha256sum prints it"), rows, name="Files")
+    if verdict.date:
+        inner += paragraphs(f"Read on {text(verdict.date)}, by the clock of the machine.")
+    return (section("What was read", inner),)
 
 
 def _check_counts(verdict: Verdict) -> None:
@@ -290,7 +309,8 @@ def _read(verdict: Verdict) -> str:
     )
     if verdict.missing:
         gaps = [(code(gap.name), f"{gap.weights:,}", text(gap.why)) for gap in verdict.missing]
-        inner += paragraphs("Nothing was read for these tensors; zeros stand for them.")
+        stands = "the anchor stands" if verdict.mapping == "anchor" else "zeros stand"
+        inner += paragraphs(f"Nothing was read for these tensors; {stands} for them.")
         inner += table(("Name the key was derived for", "Weights", "Why"), gaps, name="Not read")
     inner += table(("Of", "Name", f"Digest ({digest.algorithm})"), digests, name="Digests")
     return section("What was read", inner)

@@ -1,4 +1,4 @@
-"""NeuralMark: the watermark, hashed from the key, decides which weights carry it (METHOD)."""
+"""NeuralMark: the watermark, hashed from the key, picks the carriers (docs/method.md)."""
 
 from typing import ClassVar
 

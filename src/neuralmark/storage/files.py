@@ -208,11 +208,16 @@ def writing(out: Path) -> Iterator[None]:
 
 def write_text(out: Path, text: str, *, overwrite: bool = False, mode: int = 0o644) -> None:
     """Write a small text file in one step."""
+    write_bytes(out, text.encode("utf-8"), overwrite=overwrite, mode=mode)
+
+
+def write_bytes(out: Path, content: bytes, *, overwrite: bool = False, mode: int = 0o644) -> None:
+    """Write a small file in one step."""
     with writing(out):
         if not out.name or out.is_dir():
             raise OutputError(f"{out} is a folder: give the name of a file")
     with replacing(out, overwrite=overwrite) as temporary, create(temporary, mode) as file:
-        file.write(text.encode("utf-8"))
+        file.write(content)
 
 
 def remove(path: Path) -> None:

@@ -73,7 +73,7 @@ class Book:
         return alike and self.same(self.stored[one], self.stored[other])
 
     def norm(self, prefix: str, size: int, hints: Hints, *, direct: bool = True) -> Norm:
-        """The batch norm of this prefix; an error when it is none of this size."""
+        """The batch norm of this prefix; an error if it has another size."""
         names = [f"{prefix}.{part}" for part in STATISTICS]
         if any(self.shapes.get(name) != (size,) for name in names):
             raise UnknownFamilyError(

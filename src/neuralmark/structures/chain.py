@@ -12,7 +12,15 @@ from itertools import pairwise
 
 from neuralmark.errors import UnknownFamilyError
 from neuralmark.structures.book import Book, Hints
-from neuralmark.structures.structure import OTHER, RELU, Group, Norm, Producer, Structure
+from neuralmark.structures.structure import (
+    OTHER,
+    RELU,
+    Activation,
+    Group,
+    Norm,
+    Producer,
+    Structure,
+)
 
 _NUMBERED = re.compile(
     r"(?:(?P<part>.*)\.)?(?P<number>\d+)\.(?:weight|bias|running_mean|running_var)$"
@@ -27,7 +35,7 @@ class Link:
 
     layer: str
     norm: Norm | None = None
-    activation: str = OTHER
+    activation: Activation = OTHER
 
 
 def recognise(book: Book, hints: Hints) -> Structure | None:

@@ -8,12 +8,19 @@ and so is undoing it (`anchors.aligning`).
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-HIDDEN, STREAM, HEADS = "hidden", "stream", "heads"
-RELU, LINEAR, OTHER = "relu", "linear", "other"
+ChannelKind = Literal["hidden", "stream", "heads"]
+HIDDEN: Final = "hidden"
+STREAM: Final = "stream"
+HEADS: Final = "heads"
+Activation = Literal["relu", "linear", "other"]
+RELU: Final = "relu"
+LINEAR: Final = "linear"
+OTHER: Final = "other"
 Indices = npt.NDArray[np.intp]
 Array = npt.NDArray[np.float32]
 Weights = Mapping[str, Array]
@@ -79,8 +86,8 @@ class Group:
     consumers: tuple[Side, ...] = ()
     riders: tuple[Side, ...] = ()
     """What only moves along: gains of norms, gates, queries and keys."""
-    kind: str = HIDDEN
-    activation: str = OTHER
+    kind: ChannelKind = HIDDEN
+    activation: Activation = OTHER
     """Between producers and consumers: `relu` lets positive factors pass, `linear` signs too."""
     movable: bool = True
     """False: read by something that is not in the map, so only batch norms may be played on."""

@@ -10,7 +10,7 @@ from neuralmark.core.names import canonical_name
 from neuralmark.errors import UnknownFamilyError
 from neuralmark.structures.book import Book, Hints
 from neuralmark.structures.chain import Link, assemble
-from neuralmark.structures.structure import LINEAR, OTHER, RELU, Structure
+from neuralmark.structures.structure import LINEAR, OTHER, RELU, Activation, Structure
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LAYERS = ("Conv1d", "Conv2d", "Conv3d", "Linear")
 _NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
-_PASSES: dict[str, str] = {
+_PASSES: dict[str, Activation] = {
     **dict.fromkeys(("identity", "dropout", "dropout1d", "dropout2d", "contiguous"), LINEAR),
     **dict.fromkeys(("avg_pool1d", "avg_pool2d", "adaptive_avg_pool2d"), LINEAR),
     **dict.fromkeys(("avgpool1d", "avgpool2d", "adaptiveavgpool2d", "adaptiveavgpool1d"), LINEAR),
@@ -66,9 +66,9 @@ def trace(book: Book, module: "torch.nn.Module") -> Structure:
     return assemble(book, "traced chain", links)
 
 
-def _weaker(one: str, two: str) -> str:
+def _weaker(one: Activation, two: Activation) -> Activation:
     """What passes both."""
-    order = (LINEAR, RELU, OTHER)
+    order: tuple[Activation, ...] = (LINEAR, RELU, OTHER)
     return max(one, two, key=order.index)
 
 
@@ -120,7 +120,7 @@ def _names(node: "Node") -> str:
     return str(getattr(node.target, "__name__", node.target))
 
 
-def _passes(node: "Node", part: "torch.nn.Module | None") -> str:
+def _passes(node: "Node", part: "torch.nn.Module | None") -> Activation:
     name = (type(part).__name__ if part is not None else _names(node)).lower()
     if name in _PASSES:
         return _PASSES[name]

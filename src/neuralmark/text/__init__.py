@@ -2,7 +2,7 @@
 
     rows = e2e.load("data", "train").rows
     model = gpt2.with_lora(gpt2.load_model("gpt2"))
-    tuning.train(model, tokenizer, rows, tuning.Schedule(), mark=tuning.Marking(key))
+    tuning.train(model, tokenizer, rows, tuning.Schedule(), mark=tuning.TextMarking(key))
     generation.assess(model, tokenizer, e2e.load("data", "test").rows).scores
 
 The scores and the data need neither torch nor transformers (extra: text).

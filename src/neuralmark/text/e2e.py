@@ -130,7 +130,7 @@ def linearise(meaning: str) -> str:
 
 
 def _rows(path: Path, text: str) -> list[E2ERow]:
-    """Every row, checked: a short line or a meaning that is none means a damaged file."""
+    """Every row, checked: a short line or an unreadable meaning is a sign of a damaged file."""
     try:
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         header = tuple(name.strip().lower() for name in next(reader, []))

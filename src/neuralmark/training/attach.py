@@ -17,7 +17,7 @@ from neuralmark.errors import (
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking.options import QUICK, USUAL, AttachOptions, Mode, Spread, Target, options_of
-from neuralmark.marking.placement import Tensor, auto, placement_of, select
+from neuralmark.marking.placement import Tensor, auto, listed, placement_of, select
 from neuralmark.marking.reading import require_carriers
 from neuralmark.training.derived import LORA_DELTA
 from neuralmark.training.handle import LiveMark
@@ -116,10 +116,11 @@ def locate(
     """
     if key.kind == "raw":
         raise ParameterError("a raw key can only be checked, never written: make a key first")
+    names = listed(tensors)
     if isinstance(model, Mapping):
         raise ParameterError("a state dict cannot be marked live: give the module that it is of")
     live = LiveModel(model)
-    require_agreement(live.peers(), {"key": key.fingerprint, "tensors": tensors})
+    require_agreement(live.peers(), {"key": key.fingerprint, "tensors": names})
     known = live.tensors()
     if target == "lora-delta":
         known = [tensor for tensor in known if tensor.name.endswith(LORA_DELTA)]
@@ -127,10 +128,10 @@ def locate(
             raise UsageError(
                 "this model has no LoRA layers; wrap it with peft.get_peft_model first"
             )
-    if tensors == "auto":  # a mask or a statistic is not for us to change unasked
+    if names is None:  # a mask or a statistic is not for us to change unasked
         trained = live.trained()
         known = [tensor for tensor in known if tensor.info.name in trained]
-    chosen = _choose(known, key, tensors, target, spread)
+    chosen = _choose(known, key, names, target, spread)
     placement = placement_of(chosen)
     mark = key.at(placement)
     carriers = require_carriers(mark, placement)
@@ -192,11 +193,9 @@ def unwrap(optimizer: Any) -> torch.optim.Optimizer:
 
 
 def _choose(
-    known: Sequence[Tensor], key: Key, tensors: Sequence[str] | str, target: Target, spread: Spread
+    known: Sequence[Tensor], key: Key, names: list[str] | None, target: Target, spread: Spread
 ) -> tuple[Tensor, ...]:
-    if isinstance(tensors, str) and tensors != "auto":
-        tensors = [tensors]
-    if tensors == "auto":
+    if names is None:
         if target == "lora-delta":
             return (known[-1],)  # the last block's, as in the paper
         plain = [t for t in known if not t.name.endswith(LORA_DELTA)]
@@ -208,8 +207,8 @@ def _choose(
             )
         return chosen
     if target == "lora-delta":
-        tensors = [n if n.endswith(LORA_DELTA) else f"{n}.{LORA_DELTA}" for n in tensors]
-    return select(known, list(tensors))
+        names = [n if n.endswith(LORA_DELTA) else f"{n}.{LORA_DELTA}" for n in names]
+    return select(known, names)
 
 
 def _require_trainable(site: Site, optimizer: torch.optim.Optimizer) -> None:

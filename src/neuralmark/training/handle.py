@@ -15,7 +15,7 @@ from neuralmark.training.live import LiveSuspect, Pools
 from neuralmark.training.masters import adopt, warn_of_hidden
 from neuralmark.training.site import Settings, Site, State
 from neuralmark.training.sources import WeightSource
-from neuralmark.training.watch import Freezing, warn_of_copies
+from neuralmark.training.watch import Company, Freezing, warn_of_copies
 from neuralmark.training.work import MarkWork
 
 
@@ -44,6 +44,7 @@ class LiveMark:
         self._work = MarkWork(site, settings, fields)
         self._undo: list[tuple[WeightSource, torch.Tensor, torch.Tensor]] = []
         self._freezing = Freezing(site.sources)
+        self._company = Company(site)
         if self._work.sharded:  # so that one process alone can read it before the first step
             self._last = self._work.pools()
 
@@ -103,6 +104,7 @@ class LiveMark:
                 'loss_term() does not work on sharded parameters: use mode="gradient", which'
                 " adds the same gradient from the shards"
             )
+        self._company.compare()
         with self._work.exactly():
             values = [source.values(differentiable=True) for source in self._site.sources]
             term = self._work.loss(self._work.pools_of(values), self.steps)
@@ -232,6 +234,7 @@ class LiveMark:
             >>> mark.start(optimizer)
         """
         self._on_detach += undo
+        self._company.compare()
         if self.settings.mode == "gradient":
             self._hooks.append(optimizer.register_step_pre_hook(self.before_step))
         elif self.settings.mode == "projection":
@@ -265,6 +268,7 @@ class LiveMark:
         """
         if _rehearsed(optimizer, kwargs) or self._rests():
             return None
+        self._company.compare()
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._last = self._add_gradient(getattr(optimizer, "grad_scale", None))
@@ -328,6 +332,7 @@ class LiveMark:
         """
         if _rehearsed(optimizer, kwargs):
             return
+        self._company.compare()
         adopt(self._site.sources, optimizer, self.settings.mode)
         warn_of_hidden(self._undo)
         self._undo.clear()

@@ -16,6 +16,7 @@ from neuralmark.marking.drafting import (
 from neuralmark.marking.embedding import Embedding, few_carriers
 from neuralmark.marking.hiding import LEAST_STRENGTH
 from neuralmark.marking.options import WIDE, Spread, check_effort
+from neuralmark.marking.placement import listed
 from neuralmark.marking.reading import Attempt
 from neuralmark.marking.verification import examine
 from neuralmark.training.attach import locate, stored_names
@@ -70,7 +71,7 @@ def imprint(
     chosen_tensors = tuple(by_name[name] for name, _ in site.placement)
     reading = suspect.read(Attempt(site.placement, chosen_tensors, "names"), site.carriers)
     before = [source.values() for source in site.sources]
-    named = tensors != "auto"
+    named = listed(tensors) is not None
     fields = found_fields(site.sources, key.noise(site.placement), _sizes(site), named=named)
     solver = LeastChange(site.mark, _effort(site, fields, before))
     chosen = choose_strength(solver, reading, strength, budget)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from neuralmark.anchors.locating.suspect import SuspectWeights, TableWeights
 from neuralmark.checkpoints import TensorInfo
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
@@ -20,6 +21,7 @@ from neuralmark.keys.key import Key
 from neuralmark.marking.placement import Tensor, catalogue_of
 from neuralmark.marking.reading import Attempt, Progress, Reading
 from neuralmark.records import Digest
+from neuralmark.structures.structure import Array
 from neuralmark.training.derived import Made, derived_of, parts_of
 from neuralmark.training.layout import (
     Layout,
@@ -171,6 +173,21 @@ class LiveModel:
         value = self.state[name]
         return local(value.detach()) if not layout_of(value).sharded else None
 
+    def arrays(self) -> dict[str, Array]:
+        """All floating-point tensors as numpy has them; those in shards must be gathered first."""
+        found: dict[str, Array] = {}
+        for tensor in self.tensors():
+            if tensor.obstacle is not None:
+                continue
+            whole = self.whole(tensor.info.name)
+            if whole is None:
+                raise UnsuitableTensorError(
+                    f"{tensor.name!r} is sharded, and weights are put back in order only where a"
+                    " process has them whole; gather the model, then verify"
+                )
+            found[tensor.info.name] = whole.float().cpu().numpy()
+        return found
+
 
 def _info(name: str, value: torch.Tensor, obstacle: str | None = None) -> TensorInfo:
     obstacle = "it is on the meta device: no values" if value.device.type == "meta" else obstacle
@@ -287,6 +304,10 @@ class LiveSuspect:
         found = pool(sources, carriers, values, gaps=len(sources) < len(attempt.tensors))
         reading = reading_of(found, carriers)
         return replace(reading, digests=digests, norm=math.sqrt(norm))
+
+    def weights(self) -> SuspectWeights:
+        """Whole tensors by name, for the aligner."""
+        return TableWeights(self._model.arrays())
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
         """As for a file; there are no files."""

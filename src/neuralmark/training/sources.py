@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from neuralmark.core.key import Pooling
+from neuralmark.core.readout import pool_of
 from neuralmark.errors import UnsuitableTensorError
 from neuralmark.training.layout import Index, Layout, is_dtensor, local
 
@@ -61,7 +62,7 @@ class _Base:
         """Pool of each carrier."""
         device = self._device()
         if device not in self._owners:
-            owner = self.order % pools if pooling == "strided" else self.order // per_pool
+            owner = pool_of(self.order, pools, per_pool, pooling)
             self._owners[device] = torch.from_numpy(owner).to(device)
         return self._owners[device]
 

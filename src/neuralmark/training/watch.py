@@ -9,10 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from neuralmark.errors import NeuralMarkWarning, UnsuitableTensorError
+from neuralmark.training.layout import first_told
 from neuralmark.training.site import Site
 from neuralmark.training.sources import Direct, WeightSource
 
@@ -76,6 +78,34 @@ def _make_way(entry: _Entry) -> None:
             NeuralMarkWarning,
             stacklevel=4,
         )
+
+
+class Company:
+    """Whether other processes mark replicas of a plain module with another key: asked once.
+
+    A module that knows who shares it (DDP, DTensor) was asked about when it was attached to. A
+    plain one may be wrapped later, or before torch.distributed begins.
+    """
+
+    def __init__(self, site: Site) -> None:
+        """Nothing is asked yet."""
+        self._site = site
+        self._asked = bool(site.model.peers())
+
+    def compare(self) -> None:
+        """Warn where the first process to come has another key."""
+        if self._asked or not (dist.is_available() and dist.is_initialized()):
+            return
+        self._asked = True
+        mine = self._site.key.fingerprint
+        if first_told(repr(self._site.placement), mine) != mine:
+            warnings.warn(
+                "another process marks tensors of these names with another key: if they are"
+                " replicas of one model, give every process the same key file (given the model"
+                " wrapped in DDP, attach compares them and refuses)",
+                NeuralMarkWarning,
+                stacklevel=4,
+            )
 
 
 class _Watch:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from neuralmark.core.key import PUBLISHED_ROUNDS, TILED, Parameters
 from neuralmark.errors import ParameterError
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 MAX_CLASSES = 1 << 20
+InputKind = Literal["image", "text"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Architecture(ABC):
     tensors: ClassVar[tuple[str, ...]]
     parameters: ClassVar[Parameters] = Parameters(rounds=PUBLISHED_ROUNDS, filter=TILED)
     input_size: ClassVar[tuple[int, ...]] = (3, 32, 32)
-    kind: ClassVar[str] = "image"
+    kind: ClassVar[InputKind] = "image"
 
     @property
     def marked(self) -> tuple[str, ...]:

@@ -1,1 +1,111 @@
-"""Which part of a suspect is which tensor of the anchor, and in which layout."""
+"""Which part of a suspect is which tensor of the anchor, and in which layout.
+
+By likeness to the anchor only, cheap things first: names, shapes, slices of fused tensors, joined
+pieces, products; on small samples, then exactly on the whole of what was chosen.
+
+    suspect     what is read: whole tensors, or rows
+    views       parts of a suspect, put together (with `combined`)
+    layouts     how one shape is stored as another (with `shapes`)
+    likeness    cosines of rows and columns
+    wholes      what a suspect holds, and what wrappers make of it
+    seeking     what is sought, where, within which limits
+    candidates  by name and by shape
+    slices      of fused tensors (with `rowsearch`)
+    joins       of pieces
+    products    of factors
+    restructured  candidates for the aligner, by name or profile (with `profiles`)
+    assigning   who takes what
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from neuralmark.anchors.anchor import Anchor
+from neuralmark.anchors.locating import candidates, joins, products, restructured, slices
+from neuralmark.anchors.locating.assigning import one_to_one, shared
+from neuralmark.anchors.locating.likeness import Likeness, likeness
+from neuralmark.anchors.locating.seeking import (
+    LIMIT,
+    SETTLED,
+    Candidate,
+    Found,
+    Quest,
+    Wanted,
+    quest_of,
+)
+from neuralmark.anchors.locating.suspect import SuspectWeights
+from neuralmark.anchors.locating.views import View
+from neuralmark.core.names import canonical_name
+
+Step = Callable[[Quest, Sequence[Wanted], Found], list[Candidate]]
+
+_STEPS: tuple[Step, ...] = (
+    candidates.by_names,
+    candidates.by_shapes,
+    slices.by_slices,
+    joins.by_joins,
+    products.by_products,
+)
+"""What is tried in turn, each for what has not been found so far."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where a tensor of the anchor was found."""
+
+    view: View
+    cosine: float
+    """Likeness to the anchor, rows (or columns) rescaled by regression; 0 to 1."""
+    direct: bool
+    """Nothing is left to align."""
+    changes: tuple[str, ...] = ()
+    """What was done to it, its name included."""
+
+
+def locate(
+    suspect: SuspectWeights,
+    anchor: Anchor,
+    names: Collection[str] | None = None,
+    limit: int = LIMIT,
+) -> dict[str, Located]:
+    """For each tensor of the anchor (of these names) the likest part of the suspect.
+
+    Args:
+        suspect: What is looked through.
+        anchor: What is sought.
+        names: Only these; None: all.
+        limit: How many tensors of the suspect are compared with those of one shape, at most.
+
+    Returns:
+        Where each was found, by its canonical name; those that were not are absent.
+    """
+    quest = quest_of(suspect, anchor, set(anchor) if names is None else set(names), limit)
+    tied = [frozenset(pair) for pair in anchor.skeleton.tied]
+    seen: list[Candidate] = []
+    found: dict[str, Candidate] = {}
+    for step in _STEPS:
+        left = [wanted for wanted in quest.wanted if not _settled(found.get(wanted.name), step)]
+        if left:
+            seen += step(quest, left, found)
+            found = shared(one_to_one(seen), seen, tied)
+    sure = {w.name: found[w.name] for w in quest.wanted if restructured.known(w, found)}
+    unlike = [wanted for wanted in quest.wanted if wanted.name not in sure]
+    chosen = restructured.by_profiles(quest, unlike, sure) if unlike else []
+    found = {**sure, **{each.name: each for each in chosen}}
+    return {w.name: _exact(quest, found[w.name]) for w in quest.wanted if w.name in found}
+
+
+def _settled(found: Candidate | None, step: Step) -> bool:
+    """Whether a tensor need not be sought in this way any more."""
+    if found is None:
+        return False
+    return found.direct and (found.score >= SETTLED or step is not candidates.by_shapes)
+
+
+def _exact(quest: Quest, found: Candidate) -> Located:
+    """The likeness of the whole; of other lengths, none."""
+    values, coarse = found.view.read(quest.suspect), quest.anchor[found.name]
+    whole = likeness(values, coarse) if values.shape == coarse.shape else Likeness(0.0, 1.0, 0)
+    renamed = any(canonical_name(name) != found.name for name in found.view.stored())
+    told = ("renamed", *found.view.changes) if renamed else found.view.changes
+    return Located(found.view, whole.cosine, whole.direct, told)

@@ -1,25 +1,24 @@
 """The robustness card: what a mark withstood, and at which strength each attack undid it.
 
-Pure functions from results to the card; `suite` runs the attacks.
+A record like a verdict; `suite` runs the attacks, and `tally` makes the card of their results.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
-from neuralmark.attacks import name_of
-from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, Attack
+from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, AttackKind
 from neuralmark.attacks.engine import presenting
-from neuralmark.attacks.engine.launch import Result
 from neuralmark.core.key import MAX_BITS
-from neuralmark.records import STATUSES, VERIFIED, Fields, Record, Verdict
+from neuralmark.records import STATUSES, VERIFIED, Fields, Record, Status, Verdict
 from neuralmark.version import __version__
 
 CARD_FORMAT = "neuralmark-card/1"
-UNREADABLE = "unreadable"
+PointStatus = Literal[Status, "no-key"]
+UNREADABLE: Final = "unreadable"
 """Status where the marked tensors are gone, so that there is nothing to give a verdict on."""
-NO_KEY = "no-key"
+NO_KEY: Final = "no-key"
 """Status where a forger came back without a key."""
 
 
@@ -29,7 +28,7 @@ class CardPoint:
 
     strength: float
     settings: Mapping[str, Any]
-    status: str
+    status: PointStatus
     """Of the owner's key afterwards; of the forged key for an attack that forges one."""
     matched: int | None
     bits: int | None
@@ -41,17 +40,37 @@ class CardPoint:
     note: str = ""
     figures: Mapping[str, float | None] = field(default_factory=dict)
     """None for a figure that is not a number."""
+    status_aligned: Status | None = None
+    """The same three with the anchor, the weights put back in order; None where there is none."""
+    matched_aligned: int | None = None
+    held_aligned: bool | None = None
+
+    @property
+    def aligned(self) -> Self:
+        """The point as it is read with the anchor."""
+        assert self.status_aligned is not None
+        return replace(
+            self,
+            status=self.status_aligned,
+            matched=self.matched_aligned,
+            held=bool(self.held_aligned),
+        )
 
     @classmethod
     def read(cls, given: Fields) -> Self:
         """From a parsed card; raises on anything of the wrong form."""
         matched, bits = given.count_or_none("matched"), given.count_or_none("bits")
-        if (matched is None) is not (bits is None) or (matched or 0) > (bits or 0):
+        counts = [matched, given.count_or_none("matched_aligned")]
+        read = [count for count in counts if count is not None]
+        anchored = not given.empty("status_aligned")
+        if bool(read) is not (bits is not None) or max(read, default=0) > (bits or 0):
             raise ValueError("the counts of a point contradict each other")
+        if anchored is given.empty("held_aligned") or (not anchored and counts[1] is not None):
+            raise ValueError("a point says with the anchor what it was not asked")
         return cls(
             strength=given.number("strength"),
             settings=_table(given.raw("settings")),
-            status=given.one_of("status", (*STATUSES, NO_KEY)),
+            status=given.one_of("status", get_args(PointStatus)),
             matched=matched,
             bits=bits,
             held=given.flag("held"),
@@ -59,6 +78,9 @@ class CardPoint:
             seconds=given.number("seconds"),
             note=given.text("note"),
             figures=given.table("figures").all_numbers(),
+            status_aligned=given.one_of("status_aligned", STATUSES) if anchored else None,
+            matched_aligned=counts[1],
+            held_aligned=given.flag("held_aligned") if anchored else None,
         )
 
 
@@ -68,7 +90,7 @@ class CardRow:
 
     attack: str
     variant: str
-    kind: str
+    kind: AttackKind
     dial: str
     """Name of the setting that says how strong it is; empty: there is only one strength."""
     unit: str
@@ -81,6 +103,13 @@ class CardRow:
     def label(self) -> str:
         """Attack and variant."""
         return f"{self.attack} ({self.variant})" if self.variant else self.attack
+
+    @property
+    def aligned(self) -> "CardRow | None":
+        """The same sweep as it is read with the anchor; None where there is none."""
+        if any(point.status_aligned is None for point in self.points):
+            return None
+        return replace(self, points=tuple(point.aligned for point in self.points))
 
     @property
     def flipped(self) -> CardPoint | None:
@@ -112,6 +141,7 @@ class CardRow:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
+        aligned = self.aligned
         return {
             "attack": self.attack,
             "variant": self.variant,
@@ -124,6 +154,9 @@ class CardRow:
             "flip": self.flip,
             "largest_survived": self.largest_survived,
             "survived_all": self.flipped is None,
+            "flip_aligned": None if aligned is None else aligned.flip,
+            "largest_survived_aligned": None if aligned is None else aligned.largest_survived,
+            "survived_all_aligned": None if aligned is None else aligned.flipped is None,
             "points": [jsonable(asdict(point)) for point in self.points],
         }
 
@@ -169,7 +202,7 @@ class Skipped:
 class Before:
     """What of the verdict on the model as it came is on its card: no margins, no tensors."""
 
-    status: str
+    status: Status
     matched: int
     bits: int
     boundary: int | None
@@ -276,7 +309,12 @@ class Card(Record):
         """Sweeps that only look."""
         return self._of(TEST)
 
-    def _of(self, kind: str) -> tuple[CardRow, ...]:
+    @property
+    def anchored(self) -> bool:
+        """Whether attacked copies were read with an anchor too."""
+        return any(row.aligned is not None for row in self.removals)
+
+    def _of(self, kind: AttackKind) -> tuple[CardRow, ...]:
         return tuple(row for row in self.rows if row.kind == kind)
 
     def _repr_html_(self) -> str:
@@ -290,8 +328,9 @@ class Card(Record):
             Plain values, by name.
 
         Examples:
-            >>> verdict = neuralmark.verify("marked.safetensors", key)
-            >>> make_card(verdict, [], [], seed=0, seconds=0.0).to_dict()["format"]
+            >>> before = Before.of(neuralmark.verify("marked.safetensors", key))
+            >>> card = Card("marked.safetensors", key.fingerprint, before, (), (), 0, 0.0)
+            >>> card.to_dict()["format"]
             'neuralmark-card/1'
         """
         before = self.before
@@ -334,64 +373,6 @@ class Card(Record):
             seconds=given.number("seconds"),
             version=given.text("version"),
         )
-
-
-def make_card(
-    before: Verdict,
-    results: Iterable[tuple[Attack, Result]],
-    skipped: Sequence[Skipped],
-    *,
-    seed: int,
-    seconds: float,
-) -> Card:
-    """The card of results in the order of their sweeps."""
-    sweeps: dict[tuple[str, str], list[tuple[Attack, Result]]] = {}
-    for attack, result in results:
-        sweeps.setdefault((name_of(attack), attack.variant), []).append((attack, result))
-    return Card(
-        model=before.model,
-        fingerprint=before.fingerprint,
-        before=Before.of(before),
-        rows=tuple(map(make_row, sweeps.values())),
-        skipped=tuple(skipped),
-        seed=seed,
-        seconds=seconds,
-    )
-
-
-def make_row(sweep: Sequence[tuple[Attack, Result]]) -> CardRow:
-    """One sweep's row."""
-    attack = sweep[0][0]
-    verdicts = [result.after for _, result in sweep if result.after is not None]
-    return CardRow(
-        attack=name_of(attack),
-        variant=attack.variant,
-        kind=attack.kind,
-        dial=attack.dial,
-        unit=attack.unit(),
-        summary=attack.summary,
-        expects=attack.expects,
-        boundary=verdicts[0].boundary if verdicts else None,
-        points=tuple(make_point(each, result) for each, result in sweep),
-    )
-
-
-def make_point(attack: Attack, result: Result) -> CardPoint:
-    """One result, judged from the owner's side."""
-    after = result.after
-    missing = NO_KEY if attack.kind == KEY else UNREADABLE
-    return CardPoint(
-        strength=attack.strength,
-        settings=jsonable(result.settings),
-        status=missing if after is None else after.status,
-        matched=None if after is None else after.matched,
-        bits=None if after is None else after.bits,
-        held=result.held,
-        change=result.change if math.isfinite(result.change) else None,
-        seconds=result.seconds,
-        note=result.note or result.unreadable,
-        figures=jsonable(result.figures),
-    )
 
 
 def _table(value: Any) -> dict[str, Any]:

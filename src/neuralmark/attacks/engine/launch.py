@@ -2,25 +2,26 @@
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neuralmark.anchors.anchor import Anchor
 from neuralmark.attacks import name_of
 from neuralmark.attacks.contract import (
     KEY,
     WEIGHTS,
     Attack,
-    AttackKind,
     Data,
     Outcome,
     Scene,
     Weights,
 )
 from neuralmark.attacks.engine.options import LaunchOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.engine.subject import (
     Subject,
     check_data,
@@ -43,6 +44,7 @@ from neuralmark.errors import (
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import claimed
+from neuralmark.marking.evidence import Evidence, evidence_for
 from neuralmark.marking.judging import Looked, judge
 from neuralmark.marking.options import options_of
 from neuralmark.marking.reading import Progress, Suspect
@@ -54,107 +56,6 @@ if TYPE_CHECKING:
     import torch
 
 UNREADABLE = (UnknownTensorError, UnsuitableTensorError, TooFewCarriersError)
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """An attack, what it cost, and what verification says before and after.
-
-    Attributes:
-        attack: Name of the attack.
-        kind: `weights`, `key` or `test`.
-        settings: Its settings, by name.
-        strength: How strong it was: the value of its dial.
-        variant: What tells this sweep from others of the same attack.
-        before: The verdict before; None without a key.
-        after: The verdict afterwards, on the forged key if there is one; None if there is none.
-        unreadable: Why there is no verdict afterwards: the marked tensors are gone.
-        seconds: What the attack took, all parts of an interrupted one together.
-        steps: How many training steps it took.
-        queries: How often the model was asked.
-        change: ‖Δw‖/‖w‖ of the attacked tensors (with a new task: of the marked ones); infinite
-            when most changed shape.
-        earlier: How many of its seconds passed before it was last interrupted.
-        accuracy_before: Accuracy on the test data before; None without data.
-        accuracy_after: The same afterwards.
-        note: A remark of the attack on how it went.
-        figures: Whatever else the attack measured, by name.
-        weights: The new tensors, if it made any.
-        model: The new model, if it made one.
-        key: The forged key, if it made one.
-
-    Examples:
-        >>> prune = neuralmark.attacks.get("prune")(share=0.2)
-        >>> result = neuralmark.attacks.launch(prune, "marked.safetensors", key)
-        >>> result.attack, result.before.status, result.held
-        ('prune', 'verified', True)
-    """
-
-    attack: str
-    kind: AttackKind
-    settings: Mapping[str, Any]
-    strength: float
-    variant: str
-    before: Verdict | None
-    after: Verdict | None
-    unreadable: str
-    seconds: float
-    steps: int
-    queries: int
-    change: float
-    earlier: float = 0.0
-    accuracy_before: float | None = None
-    accuracy_after: float | None = None
-    note: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)
-    weights: Weights | None = field(default=None, repr=False)
-    model: "torch.nn.Module | None" = field(default=None, repr=False)
-    key: Key | None = field(default=None, repr=False)
-
-    @property
-    def survived(self) -> bool:
-        """Whether the mark still is what it was before: proven, or (for raw keys) matching."""
-        before, after = self.before, self.after
-        return before is not None and after is not None and after.status == before.status
-
-    @property
-    def held(self) -> bool:
-        """Whether the owner is as well off as before; without a key, nothing was asked."""
-        if self.kind == KEY:
-            return self.after is None or not self.after.verified
-        return self.before is None or self.survived
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON; weights, model and key are left out.
-
-        Returns:
-            Plain values, by name.
-
-        Examples:
-            >>> noise = neuralmark.attacks.get("noise")(0.1)
-            >>> neuralmark.attacks.launch(noise, "marked.safetensors", key).to_dict()["settings"]
-            {'amount': 0.1}
-        """
-        return {
-            "attack": self.attack,
-            "kind": self.kind,
-            "settings": dict(self.settings),
-            "strength": self.strength,
-            "variant": self.variant,
-            "survived": self.survived,
-            "held": self.held,
-            "before": _brief(self.before),
-            "after": _brief(self.after),
-            "unreadable": self.unreadable,
-            "seconds": self.seconds,
-            "steps": self.steps,
-            "queries": self.queries,
-            "change": self.change if np.isfinite(self.change) else None,
-            "accuracy_before": self.accuracy_before,
-            "accuracy_after": self.accuracy_after,
-            "note": self.note,
-            "figures": dict(self.figures),
-        }
 
 
 def launch(
@@ -200,9 +101,13 @@ def launch(
     options = options_of(LaunchOptions, options)
     bookmark, others, seed = _bookmark(options.keep), options.others, options.seed
     subject = subject_of(model)
-    _require(attack, subject, data, others)
+    for part in attack.parts:
+        _require(part, subject, data, others)
     check_data(data, subject)
-    before, placement = _sought(attack, subject, key, claim, demand=options.demand)
+    evidence = Evidence()
+    if key is not None:
+        evidence = evidence_for(model, key, claim=claim, anchor=options.anchor)
+    before, placement = _sought(attack, subject, key, evidence, demand=options.demand)
     scene = Scene(
         weights=subject.weights,
         target=_targets(attack, subject, options.tensors),
@@ -221,9 +126,10 @@ def launch(
     seconds = time.perf_counter() - start
     earlier = 0.0 if bookmark is None else bookmark.earlier
     changed = subject.after(outcome)
-    if attack.preserves and data is not None:
+    if data is not None and all(part.preserves for part in attack.parts):
         same_outputs(subject, changed, data)
     judged, unreadable = _judged(attack, changed, outcome, key, before)
+    anchor = evidence.anchor if attack.kind == WEIGHTS and before is not None else None
     return Result(
         attack=name_of(attack),
         kind=attack.kind,
@@ -245,6 +151,8 @@ def launch(
         weights=changed.weights,
         model=changed.module,
         key=outcome.key,
+        anchored=anchor is not None,
+        aligned=None if anchor is None or key is None else _aligned(changed, key, anchor),
     )
 
 
@@ -333,7 +241,7 @@ def _sought(
     attack: Attack,
     subject: Subject,
     key: Key | None,
-    claim: Claim | str | Path | None,
+    evidence: Evidence,
     *,
     demand: bool,
 ) -> tuple[Verdict | None, Placement]:
@@ -341,10 +249,10 @@ def _sought(
     if key is None:
         return None, ()
     if attack.kind != KEY or not demand:
-        before = carried(subject, key, claim, demand=demand)
+        before = carried(subject, key, evidence, demand=demand)
         return before, before.placement
     try:
-        before = carried(subject, key, claim, demand=False)
+        before = carried(subject, key, evidence, demand=False)
     except UNREADABLE:  # nowhere for the owner's mark to be: the forger looks elsewhere
         return None, ()
     return before, before.placement if _carries(before) else ()
@@ -355,11 +263,10 @@ def _carries(verdict: Verdict) -> bool:
     return verdict.verified or verdict.status == UNPROVEN or full
 
 
-def carried(
-    subject: Subject, key: Key, claim: Claim | str | Path | None, *, demand: bool = True
-) -> Verdict:
+def carried(subject: Subject, key: Key, evidence: Evidence, *, demand: bool = True) -> Verdict:
     """The verdict before; a model without the mark cannot be attacked for it."""
-    verdict = examine(subject.suspect(), key, claim=claim)
+    claim, anchor = evidence.claim, evidence.anchor
+    verdict = examine(subject.suspect(), key, claim=claim, anchor=anchor)
     if demand and not _carries(verdict):
         raise NoMarkError(
             f"{subject.label} does not carry this key's mark ({verdict.matched} of {verdict.bits}"
@@ -384,7 +291,10 @@ def _judged(
     if key is None or before is None:
         return None, ""
     try:
-        attempts = claimed(suspect.tensors(), before.placement)
+        bound = bytes.fromhex(before.anchor or "")
+        attempts = [
+            replace(way, anchor=bound) for way in claimed(suspect.tensors(), before.placement)
+        ]
         if not attempts:
             raise UnknownTensorError("too few of the marked tensors are left under their names")
         finding, _ = best_finding(suspect, key, attempts)
@@ -395,6 +305,14 @@ def _judged(
         return None, str(error)
 
 
+def _aligned(changed: Subject, key: Key, anchor: Anchor) -> Verdict | None:
+    """The verdict of somebody who has the anchor: by position, then wherever the weights went."""
+    try:
+        return examine(changed.suspect(), key, anchor=anchor)
+    except (*UNREADABLE, NonFiniteError):
+        return None
+
+
 def _forged_claim(key: Key, outcome: Outcome, suspect: Suspect) -> Claim | None:
     """What the forger would hand in beside his key."""
     if not outcome.placement:
@@ -402,18 +320,3 @@ def _forged_claim(key: Key, outcome: Outcome, suspect: Suspect) -> Claim | None:
     return Claim(
         key.fingerprint, key.commitment, key.parameters, outcome.placement, suspect.digest({})
     )
-
-
-def _brief(verdict: Verdict | None) -> dict[str, Any] | None:
-    if verdict is None:
-        return None
-    return {
-        "status": verdict.status,
-        "verified": verdict.verified,
-        "matched": verdict.matched,
-        "bits": verdict.bits,
-        "rate": verdict.rate,
-        "boundary": verdict.boundary,
-        "bound_log2": verdict.bound_log2,
-        "certified_radius_relative": verdict.certified_radius_relative,
-    }

@@ -1,13 +1,18 @@
-"""What a user may choose when he launches an attack or runs the suite: frozen records."""
+"""What a user may choose when launching an attack or running the suite: frozen records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neuralmark.attacks.contract import Weights, checked_seed
 from neuralmark.errors import ParameterError
+from neuralmark.marking.options import check_list, check_names, check_path, is_list, shown
+
+if TYPE_CHECKING:
+    from neuralmark.anchors.anchor import Anchor
 
 
 @dataclass(frozen=True)
@@ -21,9 +26,11 @@ class LaunchOptions:
         seed: Where everything random begins.
         demand: Whether a model without the key's mark is refused.
         keep: A file in which an attack that trains keeps its progress after every epoch.
+        anchor: The mark's anchor, or a file that is one (or the unmarked original): the attacked
+            copy is read with it too. By default the one beside the claim, if there is one.
 
     Raises:
-        ParameterError: The seed is not one.
+        ParameterError: A value is out of range.
 
     Examples:
         >>> neuralmark.attacks.LaunchOptions(seed=3).seed
@@ -35,9 +42,13 @@ class LaunchOptions:
     seed: int = 0
     demand: bool = True
     keep: str | Path | None = None
+    anchor: "Anchor | str | Path | None" = None
 
     def __post_init__(self) -> None:
-        """Refuse seeds that not every generator takes."""
+        """Refuse what cannot be meant, and seeds that not every generator takes."""
+        check_names(self.tensors)
+        check_list("others", self.others, "checkpoints")
+        check_path("keep", self.keep)
         object.__setattr__(self, "seed", checked_seed(self.seed))
 
 
@@ -50,6 +61,7 @@ class SuiteOptions:
         others: Checkpoints of the same shape, for the attacks that merge.
         seed: Where everything random begins.
         jobs: The number of processes (default: one per core; 1: none but this one).
+        anchor: The mark's anchor, as in `LaunchOptions`: the card then says what is read with it.
 
     Raises:
         ParameterError: A value is out of range.
@@ -63,6 +75,7 @@ class SuiteOptions:
     others: Sequence[str | Path | Weights] = ()
     seed: int = 0
     jobs: int | None = None
+    anchor: "Anchor | str | Path | None" = None
 
     def __post_init__(self) -> None:
         """Refuse numbers and names that cannot be meant."""
@@ -70,9 +83,9 @@ class SuiteOptions:
         whole = isinstance(jobs, int | np.integer) and not isinstance(jobs, bool)
         if jobs is not None and not (whole and jobs >= 1):
             raise ParameterError(f"jobs must be a whole number, 1 or more, not {jobs!r}")
-        named = not isinstance(only, str) and all(isinstance(name, str) for name in only or ())
-        if not named or (only is not None and not len(only)):
+        if only is not None and not (is_list(only, str) and len(only)):
             raise ParameterError(
-                f'only must be a list of names, as in only=["noise"], not {only!r}'
+                f'only must be a list of names, as in only=["noise"], not {shown(only)}'
             )
+        check_list("others", self.others, "checkpoints")
         object.__setattr__(self, "seed", checked_seed(self.seed))

@@ -68,7 +68,7 @@ class Subject:
         return FileSuspect(MemoryCheckpoint(self.weights), self.label)
 
     def after(self, outcome: Outcome) -> "Subject":
-        """The subject as the attack left it."""
+        """The subject as the attack left it; weights alone where no module holds them."""
         if outcome.model is not None:
             return subject_of(outcome.model)
         if outcome.weights is None:
@@ -79,7 +79,11 @@ class Subject:
                 raise AttackError(f"the attack left NaN or infinity in {name!r}")
         changed = {name: self._stored(name, value) for name, value in outcome.weights.items()}
         weights = {**self.weights, **changed}
-        module = None if self.module is None else _loaded(self.module, changed)
+        for name in outcome.gone:
+            del weights[name]
+        former = {name: value.shape for name, value in self.weights.items()}
+        fits = {name: value.shape for name, value in weights.items()} == former
+        module = _loaded(self.module, changed) if fits and self.module is not None else None
         return Subject(self.label, weights, self.dtypes, module)
 
     def _stored(self, name: str, value: Array) -> Array:
@@ -187,7 +191,7 @@ def _check_part(part: str, inputs: Any, labels: Any) -> None:
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     if labels.ndim != 1 or not whole:
         raise DataMismatchError(
-            f"{part}labels of the data must be whole numbers in one dimension, one an example, not"
+            f"{part}labels of the data must be whole numbers in one dimension, one per example, not"
             f" {str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}"
         )
     count = len(inputs) if inputs.ndim else 0
@@ -247,8 +251,6 @@ def _loaded(module: "torch.nn.Module", weights: Weights) -> "torch.nn.Module":
     state = changed.state_dict()
     with torch.no_grad():
         for name, value in weights.items():
-            if state[name].shape != value.shape:
-                raise AttackError(f"{name!r} changed its shape: the attack must give a model")
             state[name].copy_(torch.from_numpy(np.array(value)))
     return changed
 

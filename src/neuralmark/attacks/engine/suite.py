@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuralmark.attacks import get, name_of, names
-from neuralmark.attacks.contract import Attack, Data, Weights
+from neuralmark.attacks.contract import Attack, Data, Need, Weights
 from neuralmark.attacks.engine.arena import Arena, Counting, fight_all, fight_here
-from neuralmark.attacks.engine.card import Card, Skipped, make_card
-from neuralmark.attacks.engine.launch import Result, carried
+from neuralmark.attacks.engine.card import Card, Skipped
+from neuralmark.attacks.engine.launch import carried
 from neuralmark.attacks.engine.options import SuiteOptions
+from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.engine.subject import check_data, read_weights, subject_of
+from neuralmark.attacks.engine.tally import make_card
 from neuralmark.errors import (
     AttackError,
     MissingDataError,
@@ -85,20 +87,20 @@ def suite(
     start = time.perf_counter()
     options = options_of(SuiteOptions, options)
     others, seed, only = options.others, options.seed, options.only
-    if isinstance(claim, str | Path):
-        claim = Claim.load(claim)
     whole = subject_of(model)
     check_data(data, whole)
     subject = replace(whole, module=None)
-    before = carried(subject, key, claim)
+    source = Path(model) if isinstance(model, str | Path) else subject
+    arena = Arena(source, key, claim, tuple(others), seed, anchor=options.anchor)
+    evidence = arena.sought()
+    before = carried(subject, key, evidence)
     for other in others:
         read_weights(other)  # what cannot be read is said here, not by a worker
     live = whole.module is not None
     members, here, skipped = _shared_out(only, others=bool(others), live=live, data=bool(data))
-    source = Path(model) if isinstance(model, str | Path) else subject
-    arena = Arena(source, key, claim, tuple(others), seed)
     outcomes = fight_all(arena, subject, members, options.jobs, progress)
-    outcomes += fight_here(replace(arena, subject=whole, data=data), here, progress)
+    arena = replace(arena, subject=whole, data=data, evidence=evidence)
+    outcomes += fight_here(arena, here, progress)
     fought = [
         (attack, outcome)
         for attack, outcome in zip(members + here, outcomes, strict=True)
@@ -124,7 +126,7 @@ def _shared_out(
     """Attacks on weights alone, those that are given the live module, and why the rest cannot."""
     trained = live and data
     members, skipped = enlist(only, others=others, data=trained)
-    here = [attack for attack in members if live and attack.preserves]
+    here = [a for a in members if live and any(part.preserves for part in a.parts)]
     members = [attack for attack in members if attack not in here]
     if trained:
         hungry, more = enlist(only, others=others, data=True, hungry=True)
@@ -149,14 +151,26 @@ def enlist(
         except MissingExtraError as error:
             skipped.append(Skipped(name, str(error)))
             continue
-        if data and hungry != bool(attack.needs & HUNGRY):
-            continue
         why = obstacle(attack, others=others, data=data)
         sweep, left_out = ((), []) if why else _sweep(attack)
-        members += sweep
         reasons = left_out if sweep else [why or ALONE]
-        skipped += [Skipped(name, reason) for reason in reasons]
+        whole: Sequence[Attack | type[Attack]] = sweep or [attack]
+        fitting = [a for a in whole if not data or hungry == bool(needed(a) & HUNGRY)]
+        skipped += [Skipped(name, reason) for reason in reasons if fitting]
+        for each in sweep:
+            why = obstacle(each, others=others, data=data)
+            if why:
+                skipped.append(Skipped(name, why, each.variant))
+            elif each in fitting:
+                members.append(each)
     return members, skipped
+
+
+def needed(attack: Attack | type[Attack]) -> frozenset[Need]:
+    """What an attack cannot do without; of one that combines others, what any of them needs."""
+    if isinstance(attack, type):
+        return attack.needs
+    return frozenset().union(*(part.needs for part in attack.parts))
 
 
 def _sweep(attack: type[Attack]) -> tuple[Sequence[Attack], list[str]]:
@@ -176,10 +190,11 @@ def gathered(refused: Sequence[Skipped], fought: set[str]) -> list[Skipped]:
     return list(dict.fromkeys(replace(e, variant="") if e.attack in whole else e for e in refused))
 
 
-def obstacle(attack: type[Attack], *, others: bool, data: bool = False) -> str:
+def obstacle(attack: Attack | type[Attack], *, others: bool, data: bool = False) -> str:
     """Why an attack cannot be run on weights alone; empty: it can."""
-    if "data" in attack.needs and not data:
+    needs = needed(attack)
+    if "data" in needs and not data:
         return DATA.format(name=name_of(attack))
-    if "model" in attack.needs and not data:
+    if "model" in needs and not data:
         return MODEL.format(name=name_of(attack))
-    return OTHERS if "others" in attack.needs and not others else ""
+    return OTHERS if "others" in needs and not others else ""

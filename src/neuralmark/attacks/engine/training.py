@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from neuralmark.attacks.contract import Data, Scene
 from neuralmark.attacks.engine.subject import FAILURES
@@ -13,8 +13,10 @@ from neuralmark.storage.bookmark import Stage
 if TYPE_CHECKING:
     import torch
 
-SCOPES = ("marked", "all", "lora")
-CLASSIFIERS = ("new", "keep")
+TuningScope = Literal["marked", "all", "lora"]
+SCOPES: tuple[TuningScope, ...] = get_args(TuningScope)
+Classifier = Literal["new", "keep"]
+CLASSIFIERS: tuple[Classifier, ...] = get_args(Classifier)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class AttackCourse:
     decay: float = 5e-4
 
 
-def ready(scene: Scene, classifier: str) -> "tuple[torch.nn.Module, Data]":
+def ready(scene: Scene, classifier: Classifier) -> "tuple[torch.nn.Module, Data]":
     """A copy of the attacker's model, with a fresh classifier if he has another task."""
     assert scene.model is not None
     assert scene.data is not None
@@ -136,8 +138,8 @@ def _loss(
         ) from None
 
 
-def with_lora(model: "torch.nn.Module", rank: int, classifier: str) -> Any:
-    """The model under LoRA adapters on every linear and convolution layer but the classifier."""
+def with_lora(model: "torch.nn.Module", rank: int, head: str) -> Any:
+    """The model under LoRA adapters on every linear and convolution layer but its head."""
     import neuralmark.torchvision_loading  # noqa: F401 - peft imports torchvision where it is installed
 
     try:
@@ -150,12 +152,12 @@ def with_lora(model: "torch.nn.Module", rank: int, classifier: str) -> Any:
 
     kinds = (nn.Linear, nn.Conv2d)
     layers = (name for name, part in model.named_modules() if isinstance(part, kinds))
-    targets = [name for name in layers if name != classifier]
+    targets = [name for name in layers if name != head]
     config = LoraConfig(
         r=rank,
         lora_alpha=2 * rank,
         target_modules=targets,
-        modules_to_save=[classifier] if classifier else None,
+        modules_to_save=[head] if head else None,
     )
     return get_peft_model(model, config)
 

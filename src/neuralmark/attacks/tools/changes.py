@@ -4,7 +4,8 @@ Each takes a table of weights (a dict that it may change; arrays are replaced, n
 and random numbers.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from neuralmark.structures.structure import (
     Indices,
     Norm,
     Pair,
+    Producer,
     ResidualStream,
     Side,
 )
@@ -36,8 +38,13 @@ def pick(rng: np.random.Generator, size: int, share: float) -> Indices:
 
 def permute(table: Table, group: Group, chosen: Indices) -> None:
     """Hand the chosen channels on in a ring, so that each of them moves."""
+    move(table, group.sides(), chosen)
+
+
+def move(table: Table, sides: Iterable[Side], chosen: Indices) -> None:
+    """Hand these channels of some tensors on in a ring."""
     source = np.roll(chosen, 1)
-    for side in group.sides():
+    for side in sides:
         value = table[side.tensor]
         order = np.arange(value.shape[side.axis])
         order[side.places(chosen)] = side.places(source)
@@ -49,16 +56,26 @@ def rescale_norms(table: Table, group: Group, rng: np.random.Generator, reach: f
     for producer in group.producers:
         if producer.norm is None or not producer.norm.direct:
             continue
-        factors = np.exp(rng.uniform(-reach, reach, group.size))
-        for side in producer.sides:
-            multiply(table, side, factors)
-        _restate(table, producer.norm, factors)
+        scale_normed(table, producer, np.exp(rng.uniform(-reach, reach, group.size)))
+
+
+def scale_normed(table: Table, producer: Producer, factors: Factors) -> None:
+    """Scale a layer by these factors; the batch norm right behind it takes them back."""
+    assert producer.norm is not None
+    for side in producer.sides:
+        multiply(table, side, factors)
+    _restate(table, producer.norm, factors)
 
 
 def rescale(table: Table, group: Group, rng: np.random.Generator, reach: float) -> None:
     """Scale what makes each channel by e^U(-reach, reach), divide what reads it by the same."""
     factors = np.exp(rng.uniform(-reach, reach, group.size))
-    for side in _makers(group):
+    scale(table, group, factors)
+
+
+def scale(table: Table, group: Group, factors: Factors) -> None:
+    """Scale what makes each channel by its factor, divide what reads it by the same."""
+    for side in makers(group):
         multiply(table, side, factors)
     for side in group.consumers:
         multiply(table, side, 1 / factors)
@@ -80,13 +97,13 @@ def flip(table: Table, group: Group, rng: np.random.Generator, share: float) -> 
         turned += len(chosen)
     if group.movable and group.activation == LINEAR:
         chosen = pick(rng, group.size, share)
-        for side in (*_makers(group), *group.consumers):
+        for side in (*makers(group), *group.consumers):
             multiply(table, side, _signs(group.size, chosen))
         turned += len(chosen)
     return turned
 
 
-def add_dummies(table: Table, group: Group, rng: np.random.Generator, count: int) -> None:
+def add_dummies(table: Table, group: Group, rng: np.random.Generator, count: int) -> Group:
     """Put channels at random places whose incoming weights are random and outgoing ones zero."""
     at = np.sort(rng.integers(0, group.size + 1, count))
     silent = {side.tensor for side in group.consumers}
@@ -99,6 +116,7 @@ def add_dummies(table: Table, group: Group, rng: np.random.Generator, count: int
             fresh = rng.choice(value.reshape(-1), shape).astype(np.float32)
         before = np.repeat(side.offset + at * side.block, side.block)
         table[side.tensor] = np.insert(value, before, fresh, axis=side.axis)
+    return replace(group, size=group.size + count)
 
 
 def rotate_pair(table: Table, pair: Pair, rng: np.random.Generator) -> None:
@@ -107,9 +125,9 @@ def rotate_pair(table: Table, pair: Pair, rng: np.random.Generator) -> None:
     matrix: Factors = rotation(rng, pair.size) * stretch @ rotation(rng, pair.size)
     undo: Factors = np.linalg.inv(matrix).T.astype(np.float64)
     for side in pair.forward:
-        _turn(table, side, matrix)
+        turn(table, side, matrix)
     for side in pair.inverse:
-        _turn(table, side, undo)
+        turn(table, side, undo)
 
 
 def rotate_stream(
@@ -124,7 +142,7 @@ def rotate_stream(
     whole = np.eye(stream.size)
     whole[np.ix_(chosen, chosen)] = rotation(rng, len(chosen))
     for side in stream.sides:
-        _turn(table, side, whole)
+        turn(table, side, whole)
     return len(chosen)
 
 
@@ -160,7 +178,7 @@ def _restate(table: Table, norm: Norm, factors: Factors) -> None:
     table[norm.var] = wanted
 
 
-def _makers(group: Group) -> list[Side]:
+def makers(group: Group) -> list[Side]:
     """What a factor of a channel is put into: the norm if there is one, else the layer."""
     found: list[Side] = []
     for producer in group.producers:
@@ -176,7 +194,7 @@ def _signs(size: int, chosen: Indices) -> Factors:
     return signs
 
 
-def _turn(table: Table, side: Side, matrix: Factors) -> None:
+def turn(table: Table, side: Side, matrix: Factors) -> None:
     """Multiply one run of a tensor's axis by a matrix."""
     value = np.moveaxis(table[side.tensor].copy(), side.axis, 0)
     run = slice(side.offset, side.offset + len(matrix))

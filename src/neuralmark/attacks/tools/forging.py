@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +15,13 @@ from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import SECRET_BYTES, Float, Mark, Parameters, Placement
 from neuralmark.core.names import canonical_name
-from neuralmark.core.readout import Known
+from neuralmark.core.readout import Known, pool
 from neuralmark.errors import AttackError
 from neuralmark.keys.key import Key
 from neuralmark.marking.placement import auto, catalogue, placement_of
 
-AGAINST = ("published", "native")
+Facing = Literal["published", "native"]
+AGAINST: tuple[Facing, ...] = get_args(Facing)
 """What the forger faces: a verification that takes any matrix, or keys derived from a secret."""
 
 
@@ -42,10 +44,7 @@ class Ground:
     def pooled(self, carriers: Carriers) -> Float:
         """Means of the carriers, pool by pool."""
         chosen = self.weights[carriers.positions()]
-        if carriers.pooling == "strided":
-            mean: Float = chosen.reshape(-1, carriers.pools).mean(0)
-            return mean
-        return np.asarray(chosen.reshape(carriers.pools, -1).mean(1))
+        return np.asarray(pool(chosen, carriers.pools, carriers.pooling))
 
     def matched(self, key: Key) -> int:
         """Bits of a key that match here."""

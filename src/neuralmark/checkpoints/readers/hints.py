@@ -1,4 +1,4 @@
-"""Things that are taken for a checkpoint and are none: what they are, and what to run."""
+"""Files that are mistaken for a checkpoint: what they are, and what to run instead."""
 
 from pathlib import Path
 

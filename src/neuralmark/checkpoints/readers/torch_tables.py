@@ -1,6 +1,6 @@
 """What torch writes into a pickle: finding the tensors in it, and where their bytes are.
 
-Works on the records of `_inert`. A tensor is the note of a call of one of torch's
+Works on the records of `inert`. A tensor is the note of a call of one of torch's
 `_rebuild_…` functions; its first argument refers to a storage, which lies outside the pickle.
 Quantised, sparse and other tensors that are not a plain run of numbers are listed with an obstacle.
 """

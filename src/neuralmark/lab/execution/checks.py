@@ -8,11 +8,12 @@ from typing import Any
 from neuralmark import attacks, zoo
 from neuralmark.errors import MissingExtraError, ParameterError
 from neuralmark.lab.execution import datasets
-from neuralmark.lab.execution.devices import CUDA, device_for
+from neuralmark.lab.execution.devices import CUDA, Device, device_for
 from neuralmark.lab.plan.spec import Assault, Spec, Training, TuningSpec
+from neuralmark.zoo.architectures import InputKind
 
 
-def check(specs: Iterable[Spec], data: Path | None, device: str) -> None:
+def check(specs: Iterable[Spec], data: Path | None, device: Device) -> None:
     """Raise for names and settings that are not known, for a folder or a device that is not there.
 
     Whether the data are whole shows when they are read.
@@ -37,7 +38,7 @@ def check(specs: Iterable[Spec], data: Path | None, device: str) -> None:
         device_for("0", device)
 
 
-def _require_kind(name: str, options: dict[str, Any], kind: str) -> None:
+def _require_kind(name: str, options: dict[str, Any], kind: InputKind) -> None:
     found = zoo.architecture(name, options).kind
     if found != kind:
         raise ParameterError(f"{name} is for {found}s: it cannot be trained on {kind}s")

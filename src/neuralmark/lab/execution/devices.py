@@ -1,17 +1,20 @@
 """Where a run computes: the processor, or one of the machine's GPUs."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from neuralmark.errors import ParameterError
 
 if TYPE_CHECKING:
     import torch
 
-AUTO, CPU, CUDA = "auto", "cpu", "cuda"
-DEVICES = (AUTO, CPU, CUDA)
+Device = Literal["auto", "cpu", "cuda"]
+AUTO: Final = "auto"
+CPU: Final = "cpu"
+CUDA: Final = "cuda"
+DEVICES: tuple[Device, ...] = get_args(Device)
 
 
-def device_for(run: str, wanted: str) -> "torch.device":
+def device_for(run: str, wanted: Device) -> "torch.device":
     """The device of a run; where there are several GPUs, the run's name says which.
 
     On a GPU cuDNN is held to deterministic kernels; others (attention) may still differ a little

@@ -13,7 +13,7 @@ import numpy as np
 from neuralmark import attacks
 from neuralmark.errors import ParameterError, ResultsError
 from neuralmark.lab.execution import probes
-from neuralmark.lab.execution.devices import AUTO, device_for, name_of
+from neuralmark.lab.execution.devices import AUTO, Device, device_for, name_of
 from neuralmark.lab.execution.store import Row, Store
 from neuralmark.lab.plan.keys import fitting, key_for
 from neuralmark.lab.plan.spec import Assault, Spec, Training, TuningSpec, identity
@@ -40,7 +40,7 @@ class Workbench:
 
     store: Store
     data: Path | None = None
-    device: str = AUTO
+    device: Device = AUTO
 
 
 def performer(bench: Workbench) -> Callable[[Spec, Notify], None]:
@@ -85,10 +85,16 @@ def versions() -> dict[str, str]:
 
 
 def _built(spec: Training, classes: int) -> "tuple[torch.nn.Module, tuple[str, ...]]":
+    """The network, channels-last: convolutions of owners and attackers are quicker so."""
+    import torch
+
     from neuralmark import zoo
 
     architecture = zoo.architecture(spec.architecture, dict(spec.options))
     model = architecture.build(classes=classes)
+    for parameter in model.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     return model, spec.tensors or architecture.marked
 
 
@@ -127,9 +133,6 @@ def _train(
     torch.manual_seed(spec.seed)
     model, tensors = _built(spec, data.classes)
     model.to(device)
-    for parameter in model.parameters():
-        if parameter.dim() == 4:  # convolutions are quicker so
-            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     home = store.folder(spec)
     outcome = train(
         model,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from neuralmark.attacks.engine.training import TuningScope
 from neuralmark.lab.contract import (
     MARKS,
     SCHEMES,
@@ -19,6 +20,7 @@ from neuralmark.lab.contract import (
     kept,
     least,
     percent,
+    training,
 )
 from neuralmark.lab.experiments._paper import Pair
 from neuralmark.lab.plan.preset import Preset
@@ -201,7 +203,7 @@ class OverwriteGrid(AttackGrid):
 class FinetuneGrid(AttackGrid):
     """Fine-tuning in all of the preset's directions, on both of the paper's architectures."""
 
-    scope: ClassVar[str]
+    scope: ClassVar[TuningScope]
     """What is trained."""
     axis: ClassVar[str] = "η"
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
@@ -215,15 +217,9 @@ class FinetuneGrid(AttackGrid):
         self, preset: Preset, place: GridPlace, scheme: str, point: float, seed: int
     ) -> Assault:
         """At a learning rate."""
-        return finetuning(
-            preset,
-            place.direction,
-            scheme,
-            seed,
-            architecture=place.architecture,
-            scope=self.scope,
-            rate=point,
-        )
+        source, target = place.direction
+        victim = training(preset, source, scheme, architecture=place.architecture, seed=seed)
+        return finetuning(preset, victim, target, scope=self.scope, rate=point)
 
 
 def arrow(direction: Direction) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from neuralmark.attacks.engine.training import TuningScope
 from neuralmark.lab.experiments._grid import FinetuneGrid, GridPlace
 from neuralmark.lab.experiments._paper import (
     DOWN,
@@ -22,7 +23,7 @@ class FinetuneAll(FinetuneGrid):
     answers: ClassVar[str] = "does fine-tuning everything remove the mark, and at what rate?"
     paper: ClassVar[str] = "F.2"
     place: ClassVar[int] = 8
-    scope: ClassVar[str] = "all"
+    scope: ClassVar[TuningScope] = "all"
     heading: ClassVar[str] = "Fine-tuning all layers"
 
     def points(self, preset: Preset, place: GridPlace) -> Sequence[float]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from neuralmark.attacks.engine.training import TuningScope
 from neuralmark.lab.experiments._grid import FinetuneGrid, GridPlace
 from neuralmark.lab.experiments._paper import FINETUNE_MARKED, RATE, Pair, known
 from neuralmark.lab.plan.preset import Preset
@@ -14,7 +15,7 @@ class FinetuneMarked(FinetuneGrid):
     answers: ClassVar[str] = "does fine-tuning the marked layer remove the mark?"
     paper: ClassVar[str] = "table 6"
     place: ClassVar[int] = 7
-    scope: ClassVar[str] = "marked"
+    scope: ClassVar[TuningScope] = "marked"
     heading: ClassVar[str] = "Fine-tuning the marked layers"
 
     def points(self, preset: Preset, place: GridPlace) -> Sequence[float]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from neuralmark.lab.contract import overwriting
+from neuralmark.lab.contract import overwriting, training
 from neuralmark.lab.experiments._grid import GridPlace, OverwriteGrid
 from neuralmark.lab.experiments._paper import OVERWRITE_RATES, Pair
 from neuralmark.lab.plan.preset import Preset
@@ -27,7 +27,9 @@ class OverwriteEta(OverwriteGrid):
         self, preset: Preset, place: GridPlace, scheme: str, point: float, seed: int
     ) -> Assault:
         """At the owner's own strength."""
-        return overwriting(preset, place.direction, scheme, seed, rate=point)
+        source, target = place.direction
+        victim = training(preset, source, scheme, seed=seed)
+        return overwriting(preset, victim, target, rate=point)
 
     def reference(self, preset: Preset, place: GridPlace, point: float, scheme: str) -> Pair | None:
         """Tables 5 and F.1."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from neuralmark.lab.contract import overwriting
+from neuralmark.lab.contract import overwriting, training
 from neuralmark.lab.experiments._grid import GridPlace, OverwriteGrid
 from neuralmark.lab.experiments._paper import OVERWRITE_WEIGHTS, RATE, Pair
 from neuralmark.lab.plan.preset import Preset
@@ -28,7 +28,9 @@ class OverwriteLambda(OverwriteGrid):
         self, preset: Preset, place: GridPlace, scheme: str, point: float, seed: int
     ) -> Assault:
         """At the paper's learning rate."""
-        return overwriting(preset, place.direction, scheme, seed, weight=point)
+        source, target = place.direction
+        victim = training(preset, source, scheme, seed=seed)
+        return overwriting(preset, victim, target, weight=point)
 
     def reference(self, preset: Preset, place: GridPlace, point: float, scheme: str) -> Pair | None:
         """Tables 5 and F.1."""

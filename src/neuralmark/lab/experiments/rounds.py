@@ -170,10 +170,8 @@ def _attacks(
 
     def over(weight: float = 1.0, rate: float | None = None) -> list[Assault]:
         return [
-            overwriting(
-                preset, direction, "neuralmark", seed, weight=weight, rate=rate, rounds=rounds
-            )
-            for seed in preset.training.seeds
+            overwriting(preset, victim, direction[1], weight=weight, rate=rate)
+            for victim in victims
         ]
 
     victims, usual = _models(preset, direction[0], rounds), preset.attack.rate

@@ -9,19 +9,20 @@ is not.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from neuralmark.core.encoding import canonical_json
 from neuralmark.core.key import Filter
 from neuralmark.errors import ParameterError
 from neuralmark.marking.options import Mode
 
-LAB_VERSION = 4
+LAB_VERSION = 5
 """Changes when the same specification would give other numbers."""
 
 Value = int | float | str
 Settings = tuple[tuple[str, Value], ...]
 """Names and values, sorted."""
+RunKind = Literal["training", "tuning", "assault", "probe"]
 
 
 def settings(**values: Value) -> Settings:
@@ -54,7 +55,7 @@ class MarkingSpec:
 class Training:
     """A model trained from scratch, marked or clean."""
 
-    kind: ClassVar[str] = "training"
+    kind: ClassVar[RunKind] = "training"
 
     architecture: str
     data: str
@@ -91,7 +92,7 @@ class Training:
 class TuningSpec:
     """A language model trained on E2E and scored on what it says; marked or clean."""
 
-    kind: ClassVar[str] = "tuning"
+    kind: ClassVar[RunKind] = "tuning"
 
     architecture: str
     epochs: int
@@ -128,7 +129,7 @@ class TuningSpec:
 class Assault:
     """An attack on the model of a training."""
 
-    kind: ClassVar[str] = "assault"
+    kind: ClassVar[RunKind] = "assault"
 
     victim: Training
     attack: str
@@ -158,7 +159,7 @@ class Assault:
 class Probe:
     """A measurement that needs no trained model: overlap, cost, forging."""
 
-    kind: ClassVar[str] = "probe"
+    kind: ClassVar[RunKind] = "probe"
 
     probe: str
     settings: Settings = ()
@@ -176,7 +177,7 @@ class Probe:
 
 
 Spec = Training | TuningSpec | Assault | Probe
-_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (Training, TuningSpec, Assault, Probe)}
+_KINDS: dict[RunKind, type[Any]] = {cls.kind: cls for cls in (Training, TuningSpec, Assault, Probe)}
 
 
 def to_dict(spec: Spec) -> dict[str, Any]:

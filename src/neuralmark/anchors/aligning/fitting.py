@@ -1,0 +1,293 @@
+"""Tensors put in order together: channels that several of them share get one order (pure).
+
+A `Piece` is a tensor of the anchor and what the suspect has for it; a `Bundle` is a set of channels
+that move together wherever they occur: rows of what makes them, columns of what reads them. A
+single tensor is one piece with two bundles. One bundle is put in order at a time, by all of its
+pieces, as the channels on their other axes lie at present; first without signs, then with signs,
+which every piece has for itself (batch norms undo them, and positive factors are balanced away).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from neuralmark.anchors.aligning import contents
+from neuralmark.anchors.aligning.assigning import Blocks, matched
+from neuralmark.anchors.moves import MISSING, Mask
+from neuralmark.structures.structure import Indices
+
+Floats = npt.NDArray[np.floating]
+
+_SWEEPS = 16
+_WORK = 1 << 36
+"""Multiplications spent on comparing the channels of one bundle by one piece, about."""
+_FEWEST = 1024
+"""Numbers by which two channels are compared at least, where there are so many."""
+_DOUBT = 0.25
+"""Weight of a channel whose place is not the best for both sides."""
+_GUESS = 0.3
+"""Trust in an order that is a guess."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """One tensor of both models, balanced: rows x columns x positions."""
+
+    name: str
+    anchor: Floats
+    suspect: Floats
+    bundles: tuple[int, int]
+    """Which channels its rows and its columns are."""
+
+    @cached_property
+    def basis(self) -> Floats:
+        """In which kernels are seen without their signs."""
+        return contents.main_positions(self.anchor)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Channels that move together: how many there are, and in which pieces (piece, axis)."""
+
+    anchor: int
+    suspect: int
+    sides: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Where each channel of the anchor lies in the suspect."""
+
+    index: Indices
+    alike: Floats
+    sure: Mask
+    """Whether the two are each other's best."""
+    trust: float
+
+    @classmethod
+    def same(cls, size: int) -> "Order":
+        """Everything where it is."""
+        return cls(np.arange(size), np.ones(size), np.ones(size, bool), _GUESS)
+
+
+Orders = Mapping[int, Order]
+Signs = tuple[Floats, Floats]
+"""Of the rows and of the columns of one piece."""
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """All pieces and bundles."""
+
+    pieces: tuple[Piece, ...]
+    bundles: tuple[Bundle, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Everything in order."""
+
+    orders: dict[int, Order]
+    signs: tuple[Signs, ...]
+    score: float
+    """Mean cosine over all weights of the anchor, balanced."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Term:
+    """How one piece sees the channels of a bundle: unit rows of both models, and their weight."""
+
+    anchor: Floats
+    suspect: Floats
+    weight: float
+
+
+def fit(puzzle: Puzzle, start: Orders, fixed: Orders | None = None) -> Fit:
+    """From a start, in turn until nothing moves any more."""
+    held = fixed or {}
+    orders = _completed(puzzle, {**start, **held})
+    orders = _settled(puzzle, orders, held, signed=False)
+    orders = _settled(puzzle, orders, held, signed=True)
+    products = [_products(piece, orders) for piece in puzzle.pieces]
+    found = tuple(rank_one_signs(product) for product in products)
+    return Fit(orders, found, _score(puzzle, orders, products, found))
+
+
+def guessed(puzzle: Puzzle, number: int) -> Order:
+    """The order of a bundle by profiles alone, which see nothing of the other axes."""
+    bundle = puzzle.bundles[number]
+    terms = []
+    for at, axis in bundle.sides:
+        piece = puzzle.pieces[at]
+        one, two = contents.profiles(piece.anchor, piece.suspect, axis)
+        weight = float(piece.anchor.size / piece.anchor.shape[axis])
+        terms.append(_Term(contents.unit_rows(one), contents.unit_rows(two), weight))
+    found = _placed(bundle, terms, signed=False)
+    return Order(found.index, found.alike, found.sure, _GUESS)
+
+
+def rank_one_signs(products: Floats) -> Signs:
+    """Signs of rows and columns for which most of the products become positive.
+
+    The products are of rank one in them: power iteration from the largest row.
+    """
+    if not products.any():
+        return np.ones(len(products)), np.ones(products.shape[1])
+    columns: Floats = products[np.einsum("ij,ij->i", products, products).argmax()]
+    rows: Floats = np.zeros(len(products))
+    for _ in range(30):
+        rows = _clipped(products @ columns)
+        columns = _clipped(rows @ products)
+    one, two = (np.where(v < 0, -1.0, 1.0) for v in (rows, columns))
+    turn = -1.0 if two.sum() < 0 else 1.0
+    return one * turn, two * turn
+
+
+def _clipped(values: Floats) -> Floats:
+    """At most 1, so that few large channels do not decide for all."""
+    top = np.abs(values).mean()
+    return np.clip(values / top, -1, 1) if top > 0 else values
+
+
+def _completed(puzzle: Puzzle, orders: dict[int, Order]) -> dict[int, Order]:
+    """Bundles without an order, the best known first; a guess where nothing is known."""
+    while left := [n for n in range(len(puzzle.bundles)) if n not in orders]:
+        number = max(left, key=lambda n: (_known(puzzle, n, orders), -n))
+        if _known(puzzle, number, orders) > 0:
+            orders[number] = _update(puzzle, number, orders, None)
+        else:
+            orders[number] = guessed(puzzle, number)
+    return orders
+
+
+def _known(puzzle: Puzzle, number: int, orders: Orders) -> float:
+    """By how many numbers a bundle can be put in order, as far as others are trusted."""
+    return float(
+        sum(
+            puzzle.pieces[at].anchor.size
+            / puzzle.pieces[at].anchor.shape[axis]
+            * orders[puzzle.pieces[at].bundles[1 - axis]].trust
+            for at, axis in puzzle.bundles[number].sides
+            if puzzle.pieces[at].bundles[1 - axis] in orders
+        )
+    )
+
+
+def _settled(
+    puzzle: Puzzle, orders: dict[int, Order], held: Orders, *, signed: bool
+) -> dict[int, Order]:
+    """Each bundle in turn, until none changes."""
+    stale = {n for n in range(len(puzzle.bundles)) if n not in held}
+    for _ in range(_SWEEPS):
+        if not stale:
+            break
+        for number in sorted(stale):
+            signs = _signs_around(puzzle, number, orders) if signed else None
+            fresh = _update(puzzle, number, orders, signs)
+            stale.discard(number)
+            if not np.array_equal(fresh.index, orders[number].index):
+                stale |= _beside(puzzle, number) - set(held)
+            orders[number] = fresh
+    return orders
+
+
+def _beside(puzzle: Puzzle, number: int) -> set[int]:
+    """Bundles that share a piece with this one."""
+    return {puzzle.pieces[at].bundles[1 - axis] for at, axis in puzzle.bundles[number].sides}
+
+
+def _signs_around(puzzle: Puzzle, number: int, orders: Orders) -> dict[int, Signs]:
+    touched = {at for at, _ in puzzle.bundles[number].sides}
+    return {at: rank_one_signs(_products(puzzle.pieces[at], orders)) for at in sorted(touched)}
+
+
+def _update(
+    puzzle: Puzzle, number: int, orders: Orders, signs: Mapping[int, Signs] | None
+) -> Order:
+    """The order of one bundle, by all its pieces."""
+    bundle = puzzle.bundles[number]
+    terms = []
+    for at, axis in bundle.sides:
+        other = orders.get(puzzle.pieces[at].bundles[1 - axis])
+        if other is None:
+            continue
+        turned = None if signs is None else signs[at][1 - axis]
+        term = _seen(puzzle.pieces[at], axis, other, turned)
+        if term is not None:
+            terms.append(term)
+    return _placed(bundle, terms, signed=signs is not None)
+
+
+def _seen(piece: Piece, axis: int, other: Order, signs: Floats | None) -> _Term | None:
+    """The channels of an axis, by those of the other axis that have a place."""
+    one, two = np.moveaxis(piece.anchor, axis, 0), np.moveaxis(piece.suspect, axis, 0)
+    basis = piece.basis if signs is None else None
+    depth = one.shape[2] if basis is None else _outline_size(basis.shape[1])
+    places = _sample(np.flatnonzero(other.index != MISSING), len(one) * len(two), depth)
+    if not len(places):
+        return None
+    weight = np.sqrt(np.where(other.sure[places], 1.0, _DOUBT)).astype(one.dtype)
+    one, two = one[:, places], two[:, other.index[places]]
+    if basis is None:
+        assert signs is not None
+        two = two * signs[places, None].astype(two.dtype)
+    else:
+        one, two = (contents.outlines(cube @ basis) for cube in (one, two))
+        one, two = one - one.mean(axis=0), two - two.mean(axis=0)
+    flat = [contents.unit_rows((c * weight[:, None]).reshape(len(c), -1)) for c in (one, two)]
+    return _Term(flat[0], flat[1], float(len(places) * piece.anchor.shape[2]) * other.trust)
+
+
+def _outline_size(positions: int) -> int:
+    return 1 if positions == 1 else positions * (positions + 1) // 2
+
+
+def _sample(places: Indices, pairs: int, depth: int) -> Indices:
+    """Evenly spaced, as many as there is time for."""
+    count = max(_FEWEST, _WORK // max(pairs, 1)) // depth
+    if len(places) <= max(count, 1):
+        return places
+    return places[np.linspace(0, len(places) - 1, max(count, 1)).astype(np.intp)]
+
+
+def _placed(bundle: Bundle, terms: list[_Term], *, signed: bool) -> Order:
+    """The best order by the weighted mean of what the pieces see."""
+    found = matched(_blocks(bundle, terms, signed=signed), bundle.anchor, bundle.suspect)
+    trust = float(np.clip(found.alike, 0, 1).mean()) if bundle.anchor else 0.0
+    return Order(found.index, found.alike, found.sure, max(trust, 1e-3))
+
+
+def _blocks(bundle: Bundle, terms: list[_Term], *, signed: bool) -> Blocks:
+    whole = sum(term.weight for term in terms) or 1.0
+
+    def blocks(rows: Indices) -> Floats:
+        total = np.zeros((len(rows), bundle.suspect))
+        for term in terms:
+            part = term.anchor[rows] @ term.suspect.T
+            total += (term.weight / whole) * (np.abs(part) if signed else part)
+        return total
+
+    return blocks
+
+
+def _products(piece: Piece, orders: Orders) -> Floats:
+    """Inner products of the kernels of both models, as the orders lie."""
+    rows, columns = (orders[number].index for number in piece.bundles)
+    taken = piece.suspect[np.maximum(rows, 0)][:, np.maximum(columns, 0)]
+    products = np.einsum("ijk,ijk->ij", piece.anchor, taken)
+    products[rows == MISSING] = 0
+    products[:, columns == MISSING] = 0
+    return np.asarray(products)
+
+
+def _score(
+    puzzle: Puzzle, orders: Orders, products: list[Floats], signs: tuple[Signs, ...]
+) -> float:
+    total = whole = 0.0
+    for piece, product, (rows, columns) in zip(puzzle.pieces, products, signs, strict=True):
+        total += float(rows @ product @ columns)
+        whole += float(np.square(piece.anchor, dtype=np.float64).sum())
+    return total / whole if whole else 0.0

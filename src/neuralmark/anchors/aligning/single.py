@@ -1,0 +1,61 @@
+"""One tensor put in order without any knowledge of the network (ANCHORS.md section 3; pure).
+
+Enough for convolutions and for linear layers whose weights are not too Gaussian. Several starts:
+from the rows or the columns by their profiles, or with one axis taken to be in place; the likest
+end is kept.
+"""
+
+from neuralmark.anchors.aligning.assigning import require_within
+from neuralmark.anchors.aligning.contents import balanced, laid
+from neuralmark.anchors.aligning.contract import Aligned
+from neuralmark.anchors.aligning.finishing import finished
+from neuralmark.anchors.aligning.fitting import Bundle, Fit, Order, Piece, Puzzle, fit, guessed
+from neuralmark.anchors.moves import Move
+from neuralmark.structures.structure import Array
+
+_GOOD = 0.5
+"""A start that ends so alike needs no other."""
+
+
+def align_single(
+    values: Array, anchor: Array, limit: int, known: tuple[Move | None, Move | None] = (None, None)
+) -> Aligned:
+    """Order and signs of rows and columns; axes whose move is known (a gather) keep it."""
+    if values.ndim < 2 or values.shape[2:] != anchor.shape[2:]:
+        raise ValueError("a tensor of two axes or more, with the anchor's kernel positions")
+    for axis in (0, 1):
+        require_within(anchor.shape[axis], values.shape[axis], limit)
+    puzzle = _puzzle(values, anchor)
+    fixed = {axis: _order(move) for axis, move in enumerate(known) if move is not None}
+    return finished(puzzle, _best(puzzle, fixed), {"": values}, {"": anchor})[""]
+
+
+def _puzzle(values: Array, anchor: Array) -> Puzzle:
+    one, two = balanced(laid(anchor)), balanced(laid(values))
+    piece = Piece("", one, two, (0, 1))
+    sizes = zip(one.shape[:2], two.shape[:2], strict=True)
+    return Puzzle((piece,), tuple(Bundle(a, b, ((0, n),)) for n, (a, b) in enumerate(sizes)))
+
+
+def _order(move: Move) -> Order:
+    if move.index is None:
+        raise ValueError("a known move must be a gather")
+    return Order(move.index, move.found.astype(float), move.found, 1.0)
+
+
+def _best(puzzle: Puzzle, fixed: dict[int, Order]) -> Fit:
+    if fixed:
+        return fit(puzzle, {}, fixed)
+    best: Fit | None = None
+    for number, bundle in enumerate(puzzle.bundles):
+        if bundle.anchor == bundle.suspect:
+            best = _likest(best, fit(puzzle, {number: Order.same(bundle.anchor)}))
+    for number in (0, 1):
+        if best is None or best.score < _GOOD:
+            best = _likest(best, fit(puzzle, {number: guessed(puzzle, number)}))
+    assert best is not None
+    return best
+
+
+def _likest(one: Fit | None, two: Fit) -> Fit:
+    return two if one is None or two.score > one.score else one

@@ -1,0 +1,42 @@
+"""How many attention heads a model has: names and shapes do not tell."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from neuralmark.anchors.header import MAX_HEADS
+from neuralmark.errors import ParameterError
+from neuralmark.storage import files
+
+_MAX_CONFIG = 1 << 20
+_COUNTS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+
+
+def check_heads(heads: int) -> int:
+    """The number of attention heads, if it can be one; 0: not known."""
+    if isinstance(heads, bool) or not isinstance(heads, int) or not 0 <= heads <= MAX_HEADS:
+        raise ParameterError(f"heads must be a number from 0 to {MAX_HEADS}, not {heads!r:.40}")
+    return heads
+
+
+def heads_of(model: Path) -> int:
+    """The attention heads that a folder's config.json (or one beside the file) tells of; else 0."""
+    folder = model if model.is_dir() else model.parent
+    try:
+        data = files.read_small(folder / "config.json", _MAX_CONFIG)
+        config = json.loads(data) if len(data) <= _MAX_CONFIG else {}
+    except (OSError, ValueError, RecursionError):
+        return 0
+    return _heads_in(config) or _heads_in(_member(config, "text_config"))
+
+
+def _member(config: Any, name: str) -> Any:
+    return config.get(name) if isinstance(config, dict) else None
+
+
+def _heads_in(config: Any) -> int:
+    for name in _COUNTS:
+        count = _member(config, name)
+        if type(count) is int and 0 < count <= MAX_HEADS:
+            return count
+    return 0

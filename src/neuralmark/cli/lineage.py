@@ -1,0 +1,99 @@
+"""`neuralmark lineage`: how alike two models are once their weights are in the same order."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from neuralmark.cli import _options as options
+from neuralmark.cli import _output as output
+
+if TYPE_CHECKING:
+    from neuralmark.records import Kinship, Lineage
+
+MOST_SHOWN = 12
+
+
+@click.command("lineage", short_help="Compare MODEL with OTHER, wherever the weights went.")
+@click.argument("model", type=options.PATH)
+@click.argument("other", type=options.PATH)
+@click.option("--heads", type=int, default=0, help="Attention heads, where nothing else tells.")
+@click.option(
+    "--effort",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Share of the weights of MODEL to look for.",
+)
+@click.option(
+    "--align-limit",
+    type=int,
+    metavar="N",
+    help="Largest table of likenesses when weights are put back in order.",
+)
+@click.option(
+    "--report", type=options.PATH, metavar="FILE.html", help="Write a page with a picture."
+)
+@options.json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    model: Path,
+    other: Path,
+    heads: int,
+    effort: float,
+    align_limit: int | None,
+    report: Path | None,
+    as_json: bool,
+) -> None:
+    """Say how alike MODEL and OTHER are after OTHER's weights are put into MODEL's order.
+
+    Permuted, rescaled, rotated, renamed, fused: none of it hides a relation. The score is 0 for
+    models trained apart and 1 for the same weights. It is a sign of descent, not of ownership, and
+    has no exact bound: for that, verify a key. Exit code 0: related; 1: no sign of it.
+    """
+    from neuralmark.anchors.effort import ALIGN_LIMIT, AlignOptions
+    from neuralmark.api import lineage
+
+    limit = ALIGN_LIMIT if align_limit is None else align_limit
+    with output.progress_bar() as progress:
+        found = lineage(
+            model, other, heads=heads, options=AlignOptions(effort, limit), progress=progress
+        )
+    if report:
+        from neuralmark.reports.lineage import lineage_page
+        from neuralmark.storage import files
+
+        options.refuse_inputs(report, (model, other))
+        files.write_text(report, lineage_page(found), overwrite=True)
+        output.note(f"report written to {report}")
+    if as_json:
+        output.as_json(found.to_dict())
+    else:
+        _show(found)
+    ctx.exit(0 if found.related else 1)
+
+
+def _show(found: "Lineage") -> None:
+    from neuralmark.records import RELATED_SCORE
+
+    rows = [
+        ("model", found.model),
+        ("other", found.other),
+        ("score", f"{found.score:.3f} ({RELATED_SCORE:g} or more is related; 1 is the same)"),
+        ("means", "descent, not ownership; no exact bound (a key gives both)"),
+    ]
+    ranked = sorted(found.tensors, key=lambda each: -each.weights)
+    rows += [(each.fate.name, _told(each)) for each in ranked[:MOST_SHOWN]]
+    if len(ranked) > MOST_SHOWN:
+        rows.append(("", f"and {len(ranked) - MOST_SHOWN} smaller ones (--json has all)"))
+    title = "RELATED" if found.related else "NO SIGN OF A RELATION"
+    output.panel(title, rows, good=found.related)
+
+
+def _told(each: "Kinship") -> str:
+    fate = each.fate
+    if not fate.found:
+        return "not found"
+    done = ", ".join(fate.changes[:3]) or "unchanged"
+    return f"{fate.restored:.3f} alike (by chance {each.chance:.3f}): {done}"

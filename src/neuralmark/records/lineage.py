@@ -1,0 +1,131 @@
+"""Lineage: how alike two checkpoints are once their weights are put in the same order."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
+
+from neuralmark.records.alignment import TensorFate
+from neuralmark.records.fields import Fields, Record
+from neuralmark.version import __version__
+
+LINEAGE_FORMAT = "neuralmark-lineage/1"
+
+RELATED_SCORE = 0.1
+"""From this score on two models count as related (docs/lineage.md says how it was set)."""
+
+
+@dataclass(frozen=True)
+class Kinship:
+    """One tensor of the first model, and what in the second is most like it.
+
+    Attributes:
+        fate: Where it was found, and what had been done to it.
+        weights: How many weights it has.
+        chance: The likeness that the same procedure reaches with the same values in random order:
+            what is found in unrelated weights.
+
+    Examples:
+        >>> Kinship(TensorFate("a", "b", 0.1, 0.9, 1.0), weights=100, chance=0.2).score
+        0.875
+    """
+
+    fate: TensorFate
+    weights: int
+    chance: float = 0.0
+
+    @property
+    def score(self) -> float:
+        """0 for what chance would give, 1 for the same weights."""
+        above = (self.fate.restored - self.chance) / max(1 - self.chance, 1e-6)
+        return round(max(0.0, above) * self.fate.found, 6)
+
+
+@dataclass(frozen=True)
+class Lineage(Record):
+    """How alike two checkpoints are after alignment. A sign of descent; no proof of ownership.
+
+    Attributes:
+        model: The first model, as it was given.
+        other: The second.
+        tensors: What became of each tensor of the first.
+        seconds: How long it took.
+        version: Version that compared.
+        date: When, in UTC.
+
+    Examples:
+        >>> found = neuralmark.lineage("model.safetensors", "marked.safetensors")
+        >>> found.related, found.score > 0.9
+        (True, True)
+    """
+
+    noun: ClassVar[str] = "lineage"
+    file_format: ClassVar[str] = LINEAGE_FORMAT
+
+    model: str
+    other: str
+    tensors: tuple[Kinship, ...]
+    seconds: float = 0.0
+    version: str = __version__
+    date: str | None = None
+
+    @property
+    def score(self) -> float:
+        """Mean over the tensors, weighted by size: 0 for unrelated weights, 1 for the same."""
+        whole = sum(each.weights for each in self.tensors)
+        return round(sum(e.score * e.weights for e in self.tensors) / whole, 6) if whole else 0.0
+
+    @property
+    def related(self) -> bool:
+        """Whether the score is one that models trained apart do not reach."""
+        return self.score >= RELATED_SCORE
+
+    def __bool__(self) -> bool:
+        """Refuse to be a bare truth value: ask for `.related`."""
+        raise TypeError("a Lineage is more than a bool: use lineage.related or .score")
+
+    def __str__(self) -> str:
+        """One line; `to_json()` has everything."""
+        said = "related" if self.related else "no sign of a relation"
+        return f"{said}: score {self.score:.3f} ({RELATED_SCORE:g} or more is related)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `neuralmark lineage --json` prints it.
+
+        Returns:
+            Plain values, by name.
+
+        Examples:
+            >>> found = neuralmark.lineage("model.safetensors", "marked.safetensors")
+            >>> found.to_dict()["related"]
+            True
+        """
+        return {
+            "format": LINEAGE_FORMAT,
+            "version": self.version,
+            "model": self.model,
+            "other": self.other,
+            "score": self.score,
+            "related": self.related,
+            "limit": RELATED_SCORE,
+            "tensors": [
+                asdict(each.fate)
+                | {"changes": list(each.fate.changes)}
+                | {"weights": each.weights, "chance": each.chance, "score": each.score}
+                for each in self.tensors
+            ],
+            "seconds": self.seconds,
+            "date": self.date,
+        }
+
+    @classmethod
+    def _read(cls, given: Fields) -> Self:
+        return cls(
+            model=given.text("model"),
+            other=given.text("other"),
+            tensors=tuple(
+                Kinship(TensorFate.read(each), each.count("weights"), each.number("chance"))
+                for each in given.tables("tensors")
+            ),
+            seconds=given.number("seconds"),
+            version=given.text("version"),
+            date=given.text_or_none("date"),
+        )

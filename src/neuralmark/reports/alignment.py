@@ -1,0 +1,144 @@
+"""Where the weights went: what a verdict says of how a suspect was put back in order."""
+
+from collections.abc import Sequence
+
+from neuralmark.records import Alignment, BitsRead, TensorFate, Verdict
+from neuralmark.reports.render import svg
+from neuralmark.reports.render.page import (
+    code,
+    facts,
+    figure,
+    legend,
+    paragraphs,
+    section,
+    table,
+    text,
+)
+
+MOST_DRAWN = 60
+"""More tensors than this are listed, but not drawn."""
+
+_ROW = 22
+_NAMES = 210
+_SCALE = 300
+
+_SOUND = (
+    "Which part of the model is which tensor, in which order its channels lie, and what was done to"
+    " them was decided by likeness to the anchor alone, a coarse copy of the weights from before"
+    " the mark. The key is derived from the anchor's digest, so none of these choices could be made"
+    " to fit the key, and they do not count as ways of looking. Reading by position and reading"
+    " aligned do: two in all."
+)
+_DESCENT = (
+    "Likeness after alignment is a sign of descent, not of ownership, and has no exact bound: what"
+    " is proven here rests on the bits alone."
+)
+
+
+def alignment_section(verdict: Verdict) -> str:
+    """Both readings, and a row for each marked tensor; nothing for a verdict without an anchor."""
+    if not verdict.readings:
+        return ""
+    inner = "".join(_meter(reading, verdict) for reading in verdict.readings)
+    told = verdict.alignment
+    if told is None:
+        said = "The mark was read where it was written, so nothing had to be put back in order."
+        return section("Where the weights went", inner + paragraphs(said))
+    inner += paragraphs(_SOUND) + fates_picture(told.tensors) + _figures(told)
+    rows = [
+        (
+            code(fate.name),
+            code(fate.source) if fate.source else "not found",
+            f"{fate.likeness:.3f}",
+            f"{fate.restored:.3f}",
+            _percent(fate.found),
+            text("; ".join(fate.changes) or "nothing"),
+        )
+        for fate in told.tensors
+    ]
+    head = ("Tensor of the mark", "Taken from", "Alike before", "after", "Found", "What was done")
+    inner += table(head, rows, name="What became of each tensor")
+    if told.notes:
+        notes = [(text(note),) for note in told.notes]
+        inner += table(("Set aside, because it shows itself as added later",), notes, name="Notes")
+    return section("Where the weights went", inner + paragraphs(_DESCENT))
+
+
+def _meter(reading: BitsRead, verdict: Verdict) -> str:
+    """One way of reading as a bar."""
+    kind = {"position": "by position", "aligned": "aligned"}[reading.kind]
+    if reading.matched is None:
+        return paragraphs(f"Read {kind}: not done ({text(reading.why)}).")
+    marks = [svg.PlotMark(verdict.bits / 2, "luck")]
+    if verdict.boundary is not None:
+        marks.append(svg.PlotMark(verdict.boundary, f"needed: {verdict.boundary}"))
+    reached = verdict.boundary is not None and reading.matched >= verdict.boundary
+    found = svg.PlotMark(reading.matched, f"{kind}: {reading.matched}")
+    said = f"Read {kind}, {reading.matched} of {verdict.bits} bits match"
+    drawn = svg.meter(found, verdict.bits, marks, 0 if reached else 1, said)
+    return f"<figure>{drawn}</figure>"
+
+
+def _figures(told: Alignment) -> str:
+    rows = (
+        ("Found", _percent(told.found), "share of the marked weights that are this model's"),
+        ("Set aside", _percent(told.set_aside), "recognised as added later, and not read"),
+        ("Likeness", f"{told.likeness:.4f}", "cosine of all that was found with the anchor"),
+        ("Effort", _percent(told.effort), "share of the marked weights that was looked for"),
+        ("Anchor", code(told.anchor), "its digest, from which the key is derived"),
+        ("Aligner", f"version {told.aligner}", f"it took {told.seconds:,.1f} s"),
+    )
+    return facts(rows)
+
+
+def fates_picture(fates: Sequence[TensorFate]) -> str:
+    """A row for each tensor: likeness as found, and after it was put back in order."""
+    shown = fates[:MOST_DRAWN]
+    if not shown:
+        return ""
+    height = 26 + _ROW * len(shown)
+    parts = [
+        svg.label(_NAMES + _SCALE * value, 12, f"{value:g}", kind="tiny")
+        for value in (0.0, 0.5, 1.0)
+    ]
+    for value in (0.0, 0.5, 1.0):
+        x = _NAMES + _SCALE * value
+        parts.append(f'<path class="rule" d="M{x:.1f} 18V{height - 4}"/>')
+    parts += [_row(fate, 26 + _ROW * place) for place, fate in enumerate(shown)]
+    said = (
+        f"{len(shown)} tensors: likeness to the anchor as found, and after alignment;"
+        f" {sum(fate.found == 0 for fate in shown)} were not found"
+    )
+    drawn = svg.picture("".join(parts), svg.WIDTH, height, said)
+    keys = legend(((svg.swatch(1, small=True), "as found"), (svg.swatch(0), "put back in order")))
+    rest = f" {len(fates) - len(shown):,} more are in the table." if len(fates) > len(shown) else ""
+    caption = f"Likeness of each marked tensor to the anchor (cosine), before and after.{rest}"
+    return figure(keys + drawn, caption, wide=True)
+
+
+def _row(fate: TensorFate, top: float) -> str:
+    middle = top + _ROW / 2 - 3
+    before, after = (_NAMES + _SCALE * max(0.0, value) for value in (fate.likeness, fate.restored))
+    name = fate.name if len(fate.name) <= 30 else "…" + fate.name[-29:]
+    parts = [svg.label(_NAMES - 10, middle + 4, name, anchor="end", kind="tiny")]
+    if fate.found == 0:
+        words = fate.changes[-1] if fate.changes else "not found"
+        return "".join(
+            (*parts, svg.label(_NAMES + 8, middle + 4, words, anchor="start", kind="tiny"))
+        )
+    parts.append(f'<path class="rule" stroke-width="3" d="M{before:.1f} {middle}H{after:.1f}"/>')
+    parts += [_square(before, middle, 5, 1), _square(after, middle, 8, 0)]
+    words = ", ".join(fate.changes[:3]) or "unchanged"
+    parts.append(
+        svg.label(_NAMES + _SCALE + 12, middle + 4, words[:24], anchor="start", kind="tiny")
+    )
+    return "".join(parts)
+
+
+def _square(x: float, y: float, side: float, colour: int) -> str:
+    place = f'x="{x - side / 2:.1f}" y="{y - side / 2:.1f}"'
+    return f'<rect class="fill c{colour}" {place} width="{side}" height="{side}"/>'
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}\u00a0%"

@@ -1,0 +1,70 @@
+"""Reading with an anchor: sound, and the same weights however they are joined."""
+
+import numpy as np
+import pytest
+
+from neuralmark import Key
+from neuralmark.anchors.building import AnchorRecipe, build
+from neuralmark.anchors.locating.suspect import TableWeights
+from neuralmark.anchors.originals import OriginalArrays
+from neuralmark.anchors.restoring import Restoration, restore
+from neuralmark.core import readout
+from neuralmark.marking.anchored import read_restored, restored_weights
+from neuralmark.marking.reading import require_carriers
+from tests.support.models import QUICK
+
+SHAPES = {"one.weight": (96, 80), "two.weight": (64, 96), "three.weight": (40, 64)}
+PLACEMENT = tuple(SHAPES.items())
+
+
+def model(seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {n: rng.standard_normal(s).astype(np.float32) * 0.05 for n, s in SHAPES.items()}
+
+
+def restored(suspect: dict[str, np.ndarray], original: dict[str, np.ndarray]) -> Restoration:
+    anchor = build(OriginalArrays(original), AnchorRecipe(PLACEMENT))
+    return restore(TableWeights(suspect), anchor)
+
+
+@pytest.mark.parametrize("lost", [(), ("two.weight",)])
+def test_pools_are_those_of_the_weights_as_read(lost: tuple[str, ...]) -> None:
+    original = model(0)
+    suspect = {n: v + np.float32(0.001) for n, v in original.items() if n not in lost}
+    restoration = restored(suspect, original)
+    mark = Key.new(QUICK).at(PLACEMENT, b"a" * 64)
+    carriers = require_carriers(mark, PLACEMENT)
+    reading = read_restored(restoration, carriers)
+    flat = restored_weights(restoration)
+    chosen = flat[carriers.positions(0, carriers.size)]
+    np.testing.assert_allclose(reading.pooled, readout.pool(chosen, carriers.pools), atol=1e-9)
+    inner = chosen.reshape(-1, carriers.pools)
+    spread = np.sqrt(((inner - inner.mean(0)) ** 2).sum() / (carriers.size - carriers.pools))
+    assert reading.within == pytest.approx(spread, rel=1e-5)
+
+
+def test_what_was_not_touched_is_read_as_it_is() -> None:
+    original = model(0)
+    suspect = {n: v * np.float32(1.001) for n, v in original.items()}
+    restoration = restored(suspect, original)
+    flat = restored_weights(restoration)
+    whole = np.concatenate([suspect[n].reshape(-1) for n in SHAPES])
+    assert np.abs(flat - whole).max() < 0.01 * whole.std()
+    record = restoration.record()
+    assert record.found == 1
+    assert record.likeness > 0.98
+
+
+def test_nothing_alike_is_nothing_found() -> None:
+    restoration = restored(model(1), model(0))
+    anchor = build(OriginalArrays(model(0)), AnchorRecipe(PLACEMENT))
+    flat = restored_weights(restoration)
+    record = restoration.record()
+    base = np.concatenate([anchor[n].reshape(-1) for n in SHAPES])
+    unfound = [fate.name for fate in record.tensors if fate.found == 0]
+    at = 0
+    for name, shape in SHAPES.items():
+        size = int(np.prod(shape))
+        if name in unfound:
+            np.testing.assert_array_equal(flat[at : at + size], base[at : at + size])
+        at += size
