@@ -13,6 +13,7 @@ pieces, products; on small samples, then exactly on the whole of what was chosen
     slices      of fused tensors (with `rowsearch`)
     joins       of pieces
     products    of factors
+    kinship     what lies where its neighbours went
     restructured  candidates for the aligner, by name or profile (with `profiles`)
     assigning   who takes what
 """
@@ -21,7 +22,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from neuralmark.anchors.anchor import Anchor
-from neuralmark.anchors.locating import candidates, joins, products, restructured, slices
+from neuralmark.anchors.locating import candidates, joins, kinship, products, restructured, slices
 from neuralmark.anchors.locating.assigning import one_to_one, shared
 from neuralmark.anchors.locating.likeness import Likeness, likeness
 from neuralmark.anchors.locating.seeking import (
@@ -45,6 +46,7 @@ _STEPS: tuple[Step, ...] = (
     slices.by_slices,
     joins.by_joins,
     products.by_products,
+    kinship.by_kin,
 )
 """What is tried in turn, each for what has not been found so far."""
 
