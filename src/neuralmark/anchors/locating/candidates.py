@@ -29,6 +29,15 @@ _TOGETHER = 64
 """Samples of a suspect that are compared at once."""
 
 
+def at_once(quest: Quest, wanted: Wanted) -> Candidate | None:
+    """The only tensor of its name, if a sample leaves no doubt that it is the one."""
+    own = quest.by_name.get(wanted.name, ())
+    if len(own) != 1:
+        return None
+    best = _best(quest, wanted, own[0])
+    return best if best is not None and best.direct and best.score >= SETTLED else None
+
+
 def by_names(quest: Quest, left: Sequence[Wanted], _: Found) -> list[Candidate]:
     """Of the same canonical name, or of the same after one common prefix."""
     found: list[Candidate] = []
