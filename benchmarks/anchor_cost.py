@@ -1,8 +1,8 @@
 """What alignment costs: against plain verification, on a large matrix, on a whole ResNet-56.
 
 Honest conversions (renamed, transposed) must take at most 3 times the plain verification of the
-same file. A 4096 x 11008 matrix whose rows were permuted: under 60 s and 2 GB on one core. ResNet-56,
-everything restructured: under 20 s. These two are the issue's own limits, not ratios.
+same file. A 4096 x 11008 matrix whose rows were permuted: under 60 s and 2 GB on one core.
+ResNet-56, everything restructured: under 20 s. These two are limits of their own, not ratios.
 
     OMP_NUM_THREADS=1 python -m benchmarks.anchor_cost --data DIR [--json]
 """

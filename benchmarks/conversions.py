@@ -1,4 +1,4 @@
-"""Every conversion of every kind of network: is the mark verified with the anchor?
+"""Every conversion of every kind of network, read with the anchor.
 
     python -m benchmarks.conversions --data DIR --work DIR [--only NAME] [--json]
 
