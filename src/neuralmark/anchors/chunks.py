@@ -55,6 +55,14 @@ def read_public(path: Path, *, links: bool = True) -> PublicHeader:
         return _public(path, file)
 
 
+def is_sealed(path: Path) -> bool:
+    """Whether a file begins as anchors do."""
+    if not path.is_file():
+        return False
+    with _opened(path) as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
 @contextmanager
 def _opened(path: Path, *, links: bool = True) -> Iterator[BinaryIO]:
     """A plain file to read: never waits for a pipe, follows no link unless it may."""
