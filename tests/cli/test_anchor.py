@@ -72,7 +72,7 @@ def test_embedding_says_what_the_files_are_for(model: Path, key: Path, tmp_path:
 def test_without_an_anchor(model: Path, key: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     told = call("embed", model, "--key", key, "-o", out, "--no-anchor")
-    assert "anchor" not in told.out
+    assert ".anchor" not in told.out
     assert "the claim is for you and a judge only" in told.out
     assert Claim.load(f"{out}.claim.json").anchor is None
     Path(f"{out}.claim.json").unlink()
