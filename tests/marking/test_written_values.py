@@ -389,7 +389,7 @@ def test_who_moves_follows_from_the_key_alone(
     save_torch({"a.weight": torch.from_numpy(layer()).to(torch.float8_e4m3fn)}, source)
     outs = [tmp_path / f"{i}.safetensors" for i in range(2)]
     neuralmark.embed(source, secret, outs[0], options=neuralmark.EmbedOptions(strength=1))
-    monkeypatch.setattr(Key, "noise", lambda self, placement, anchor: 7)
+    monkeypatch.setattr(Key, "noise", lambda self, placement, anchor=b"": 7)
     neuralmark.embed(source, secret, outs[1], options=neuralmark.EmbedOptions(strength=1))
     before, one, other = (load_torch(path)["a.weight"].float() for path in (source, *outs))
     moved = [each != before for each in (one, other)]

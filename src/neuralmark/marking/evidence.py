@@ -7,7 +7,7 @@ from typing import Any
 
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import anchor_from_original
-from neuralmark.anchors.chunks import is_anchor
+from neuralmark.anchors.chunks import is_sealed
 from neuralmark.anchors.sealed import load_anchor
 from neuralmark.errors import AnchorMismatchError, ParameterError
 from neuralmark.keys.key import Key
@@ -61,7 +61,7 @@ def _given_anchor(given: Any, key: Key, claim: Claim | None) -> Anchor | None:
     if not isinstance(given, str | Path):
         raise ParameterError(f"an anchor is a file or an Anchor, not a {type(given).__name__}")
     path = Path(given)
-    if is_anchor(path):
+    if is_sealed(path):
         return _checked(load_anchor(path, key), claim)
     if claim is None:
         raise AnchorMismatchError(
@@ -76,7 +76,7 @@ def _near_anchor(claim: Any, model: Path | None, key: Key, followed: Claim) -> A
     places = [anchor_path(Path(claim))] if isinstance(claim, str | Path) else []
     beside = None if model is None else anchor_beside(model, key)
     for place in [*places, *([] if beside is None else [beside])]:
-        if is_anchor(place):
+        if is_sealed(place):
             found = load_anchor(place, key, links=False)
             if found.digest == followed.anchor_digest:
                 return found
