@@ -41,3 +41,13 @@ def test_rounding_hides_what_another_blas_does_otherwise() -> None:
     factors = np.array([0.5, 1 / 3], np.float32)
     near = Move(np.arange(2), factors + np.float32(GRID / 8)).rounded()
     np.testing.assert_array_equal(Move(np.arange(2), factors).rounded().factor, near.factor)
+
+
+def test_parts_of_split_channels_are_added(values: np.ndarray) -> None:
+    part = Move(np.array([MISSING, 2]), np.array([9, 0.5], np.float32))
+    move = Move(np.array([0, 1]), also=(part,))
+    out = move.of(values, 1)
+    np.testing.assert_array_equal(out[:, 0], values[:, 0])
+    np.testing.assert_array_equal(out[:, 1], values[:, 1] + 0.5 * values[:, 2])
+    assert not Move(np.arange(3), also=(part,)).is_same
+    np.testing.assert_array_equal(move.rounded().of(values, 1), out)

@@ -33,6 +33,8 @@ class Move:
     """What each gathered channel is multiplied by; None: by 1."""
     matrix: Array | None = None
     """Instead of a gather: anchor's channels x suspect's channels."""
+    also: tuple["Move", ...] = ()
+    """Further gathers that are added to it: the other parts of channels that were split."""
 
     @classmethod
     def same(cls, size: int) -> "Move":
@@ -60,12 +62,14 @@ class Move:
         return (
             self.index is not None
             and self.factor is None
+            and not self.also
             and bool((self.index == np.arange(len(self.index))).all())
         )
 
     def rounded(self) -> "Move":
         """With factors and matrix on the grid."""
-        return Move(self.index, _on_grid(self.factor), _on_grid(self.matrix))
+        also = tuple(each.rounded() for each in self.also)
+        return Move(self.index, _on_grid(self.factor), _on_grid(self.matrix), also)
 
     def of(self, values: Array, axis: int) -> Array:
         """The suspect's values with this axis as the anchor has it."""
@@ -82,7 +86,19 @@ class Move:
         shape = [1] * values.ndim
         shape[axis] = -1
         taken *= along.reshape(shape)
+        for each in self.also:
+            each._add_to(taken, values, axis)
         return taken
+
+    def _add_to(self, taken: Array, values: Array, axis: int) -> None:
+        """Add the channels that this gather finds."""
+        assert self.index is not None
+        onto, part = np.moveaxis(taken, axis, 0), np.moveaxis(values, axis, 0)
+        found = np.flatnonzero(self.found)
+        added = part[self.index[found]].astype(np.float32)
+        if self.factor is not None:
+            added *= self.factor[found].astype(np.float32).reshape(-1, *[1] * (values.ndim - 1))
+        onto[found] += added
 
 
 Moves = tuple[Move, ...]
