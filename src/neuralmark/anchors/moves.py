@@ -40,6 +40,8 @@ class Move:
     """Mixtures within equal runs of the gathered channels: runs x size x size."""
     before: Array | None = None
     """What each channel of the suspect is multiplied by at first; None: by 1."""
+    also: tuple["Move", ...] = ()
+    """Further gathers that are added to it: the other parts of channels that were split."""
 
     @classmethod
     def same(cls, size: int) -> "Move":
@@ -70,6 +72,7 @@ class Move:
         """Whether it changes nothing."""
         return (
             self.index is not None
+            and not self.also
             and all(x is None for x in (self.factor, self.blocks, self.before))
             and bool((self.index == np.arange(len(self.index))).all())
         )
@@ -77,18 +80,21 @@ class Move:
     def rounded(self) -> "Move":
         """With factors and matrices on the grid."""
         numbers = (self.factor, self.matrix, self.blocks, self.before)
-        return Move(self.index, *(_on_grid(x) for x in numbers))
+        also = tuple(each.rounded() for each in self.also)
+        return Move(self.index, *(_on_grid(x) for x in numbers), also)
 
     def of(self, values: Array, axis: int) -> Array:
         """The suspect's values with this axis as the anchor has it."""
         if self.is_same and values.shape[axis] == self.size:
             return values
-        values = np.asarray(values, np.float32)
+        suspect = values = np.asarray(values, np.float32)
         if self.before is not None:
             values = values * _along(self.before, axis, values.ndim)
         values = self._mixed(values, axis) if self.index is None else self._gathered(values, axis)
         if self.factor is not None:
             values = values * _along(self.factor, axis, values.ndim)
+        for each in self.also:
+            each._add_to(values, suspect, axis)
         return values
 
     def _mixed(self, values: Array, axis: int) -> Array:
@@ -108,6 +114,16 @@ class Move:
         runs = first.reshape(len(self.blocks), self.blocks.shape[2], -1)
         made = np.matmul(self.blocks.astype(np.float32), runs).reshape(first.shape)
         return np.ascontiguousarray(np.moveaxis(made, 0, axis))
+
+    def _add_to(self, taken: Array, values: Array, axis: int) -> None:
+        """Add the channels that this gather finds."""
+        assert self.index is not None
+        onto, part = np.moveaxis(taken, axis, 0), np.moveaxis(values, axis, 0)
+        found = np.flatnonzero(self.found)
+        added = part[self.index[found]].astype(np.float32)
+        if self.factor is not None:
+            added *= self.factor[found].astype(np.float32).reshape(-1, *[1] * (values.ndim - 1))
+        onto[found] += added
 
 
 Moves = tuple[Move, ...]
