@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuralmark.anchors.aligning.assigning import matched
-from neuralmark.anchors.aligning.sides import Both, Floats, Gains
-from neuralmark.anchors.aligning.witnesses import Product
+from neuralmark.anchors.aligning.sides import BothModels, Floats, Gains
+from neuralmark.anchors.aligning.witnesses import LayerProduct
 from neuralmark.anchors.moves import Move
 from neuralmark.structures.structure import Array, Indices
 
@@ -26,7 +26,10 @@ _TINY = 1e-12
 
 
 def match_vectors(
-    both: Both, products: Sequence[Product], gains: Gains, vectors: tuple[list[Array], list[Array]]
+    both: BothModels,
+    products: Sequence[LayerProduct],
+    gains: Gains,
+    vectors: tuple[list[Array], list[Array]],
 ) -> Indices | None:
     """For each vector of the anchor one of the suspect's; None where too little is known.
 
@@ -48,7 +51,7 @@ def match_vectors(
     return matched(lambda rows: 2 * one[rows] @ two.T - squares, *counts).index
 
 
-def _affordable(products: Sequence[Product], cost: int) -> list[Product]:
+def _affordable(products: Sequence[LayerProduct], cost: int) -> list[LayerProduct]:
     """The cheapest products, as many as the work allows."""
     found, spent = [], 0
     for product in sorted(products, key=lambda product: product.length * (1 + product.share)):
@@ -59,7 +62,7 @@ def _affordable(products: Sequence[Product], cost: int) -> list[Product]:
 
 
 def _fingerprints(
-    both: Both, products: Sequence[Product], gains: Gains, forms: list[Array], model: int
+    both: BothModels, products: Sequence[LayerProduct], gains: Gains, forms: list[Array], model: int
 ) -> Floats:
     """Inner products of all that is made of each vector."""
     count, width = forms[0].shape
@@ -88,7 +91,7 @@ def _standardised(values: Floats) -> Floats:
 
 
 def match_channels(
-    both: Both, products: Sequence[Product], gains: Gains, width: int
+    both: BothModels, products: Sequence[LayerProduct], gains: Gains, width: int
 ) -> Move | None:
     """The order and the signs of the stream's channels, by the layers alone."""
     size = both.stream.size

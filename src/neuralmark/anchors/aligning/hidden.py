@@ -10,7 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuralmark.anchors.aligning.assigning import matched, require_within
-from neuralmark.anchors.aligning.sides import Both, Floats, Gains, Two, signs, streamed, unit_rows
+from neuralmark.anchors.aligning.contract import FLIPPED
+from neuralmark.anchors.aligning.sides import (
+    BothModels,
+    Floats,
+    Gains,
+    Two,
+    signs,
+    streamed,
+    unit_rows,
+)
+from neuralmark.anchors.factors import RESCALED
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import LINEAR, RELU, Array, Group, Indices, Side
 
@@ -25,7 +35,7 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Channels:
+class HiddenMoves:
     """Where hidden channels lie in the suspect."""
 
     makers: Move
@@ -36,7 +46,7 @@ class Channels:
 
 
 @dataclass(frozen=True, eq=False)
-class _Layer:
+class _HiddenLayer:
     """One layer around the channels, as rows along the stream."""
 
     role: str
@@ -46,10 +56,12 @@ class _Layer:
 MAKER, HELD, READER = "maker", "held", "reader"
 
 
-def align_hidden(both: Both, group: Group, turn: Move, gains: Gains, limit: int) -> Channels | None:
+def align_hidden(
+    both: BothModels, group: Group, turn: Move, gains: Gains, limit: int
+) -> HiddenMoves | None:
     """The order of a group's channels, and their factors; None where nothing is there to tell."""
     layers = [
-        _Layer(role, streamed(both, side, group.size, turn, gains))
+        _HiddenLayer(role, streamed(both, side, group.size, turn, gains))
         for role, sides in _sides(group).items()
         for side in sides
         if both.has(side.tensor) and len(both.anchor.entry(side.tensor).shape) == 2
@@ -69,7 +81,7 @@ def _sides(group: Group) -> dict[str, list[Side]]:
     return {MAKER: made, HELD: list(group.riders), READER: list(group.consumers)}
 
 
-def _likeness(layers: list[_Layer], *, signed: bool) -> Callable[[Indices], Array]:
+def _likeness(layers: list[_HiddenLayer], *, signed: bool) -> Callable[[Indices], Array]:
     """How alike channels are: cosines of all layers, those that may turn together as one."""
     held = [layer.two for layer in layers if layer.role == HELD or not signed]
     free = [layer.two for layer in layers if layer.role != HELD and signed]
@@ -99,7 +111,7 @@ def sketched(values: Array) -> Array:
     return values @ (signs(values.shape[1], _SKETCH, "sketch") / np.float32(_SKETCH**0.5))
 
 
-def _channels(layers: list[_Layer], index: Indices, activation: str) -> Channels:
+def _channels(layers: list[_HiddenLayer], index: Indices, activation: str) -> HiddenMoves:
     """The moves, with factors where the activation lets them pass."""
     products = {role: _products(layers, index, role) for role in (MAKER, HELD, READER)}
     inner = sum(x[0] for x in products.values())
@@ -114,19 +126,17 @@ def _channels(layers: list[_Layer], index: Indices, activation: str) -> Channels
     changes = set()
     if factor is not None:
         there = index != MISSING
-        changes |= {"rescaled"} if _varies(np.abs(factor[there])) else set()
-        changes |= {"flipped"} if (factor[there] < 0).any() else set()
-        if not changes:
-            factor = None
-        elif changes == {"flipped"}:
-            factor = np.sign(factor)
+        changes |= {RESCALED} if _varies(np.abs(factor[there])) else set()
+        changes |= {FLIPPED} if (factor[there] < 0).any() else set()
+        if RESCALED not in changes:
+            factor = np.sign(factor) if changes else None
     inverse = None if factor is None else (1 / factor).astype(np.float32)
     ahead = None if factor is None else factor.astype(np.float32)
-    return Channels(Move(index, ahead), Move(index), Move(index, inverse), frozenset(changes))
+    return HiddenMoves(Move(index, ahead), Move(index), Move(index, inverse), frozenset(changes))
 
 
 def _products(
-    layers: list[_Layer], index: Indices, role: str
+    layers: list[_HiddenLayer], index: Indices, role: str
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Cosines summed, how many, and the logarithms' two parts: inner products and squares."""
     size = len(index)

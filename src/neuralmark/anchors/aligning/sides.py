@@ -26,7 +26,7 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Both:
+class BothModels:
     """A suspect and the anchor, and the map of the anchor's model."""
 
     suspects: Weights
@@ -41,7 +41,7 @@ class Both:
         )
 
     def whole(self, name: str) -> Two:
-        """Both tensors of a name."""
+        """BothModels tensors of a name."""
         return self.anchor[name], finite(self.suspects[name])
 
     def run(self, side: Side, length: int) -> Two:
@@ -74,7 +74,7 @@ class Both:
         return found
 
 
-def streamed(both: Both, side: Side, length: int, turn: Move, gains: Gains) -> Two:
+def streamed(both: BothModels, side: Side, length: int, turn: Move, gains: Gains) -> Two:
     """A side's channels as rows, along the residual stream as the anchor has it, gains folded."""
     one, two = both.run(side, length)
     if side.tensor in gains:

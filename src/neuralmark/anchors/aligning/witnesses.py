@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuralmark.anchors.aligning.sides import Both, Gains, cosine, signs
+from neuralmark.anchors.aligning.sides import BothModels, Gains, cosine, signs
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import HIDDEN, Array, Attention, Group, Side
 
@@ -21,7 +21,7 @@ _LAYERS = 3
 
 
 @dataclass(frozen=True)
-class Product:
+class LayerProduct:
     """Two layers, by what they have between them: B = secondᵀ · first."""
 
     first: Side
@@ -33,8 +33,8 @@ class Product:
     share: int = 1
     """… and each run of the first meets so many of the second, as values meet grouped queries."""
 
-    def load(self, both: Both, gains: Gains, model: int) -> tuple[Array, Array]:
-        """Both layers of the anchor's model (0) or the suspect's (1), gains folded in."""
+    def load(self, both: BothModels, gains: Gains, model: int) -> tuple[Array, Array]:
+        """BothModels layers of the anchor's model (0) or the suspect's (1), gains folded in."""
         loaded = []
         for side, times in ((self.first, 1), (self.second, self.share)):
             values = both.run(side, self.length * times)[model]
@@ -55,7 +55,7 @@ class Product:
         return np.asarray(runs.reshape(len(vectors), -1) @ layers[0])
 
 
-def products_of(both: Both) -> list[Product]:
+def products_of(both: BothModels) -> list[LayerProduct]:
     """Of each kind a few that both models have, evenly spaced."""
     return [
         product
@@ -67,7 +67,7 @@ def products_of(both: Both) -> list[Product]:
 class Witnesses:
     """The products of two models, as judges; what the anchor's make of the probes is kept."""
 
-    def __init__(self, both: Both, products: Sequence[Product]) -> None:
+    def __init__(self, both: BothModels, products: Sequence[LayerProduct]) -> None:
         """`products` are what the two models have in common."""
         self._both, self._products = both, products
         self._probes = signs(_PROBES, both.stream.size, "probes")
@@ -104,7 +104,7 @@ def backwards(turn: Move, vectors: Array, width: int) -> Array:
     return made
 
 
-def _answer(product: Product, both: Both, gains: Gains, vectors: Array) -> Array | None:
+def _answer(product: LayerProduct, both: BothModels, gains: Gains, vectors: Array) -> Array | None:
     """What the suspect makes of vectors; none where its layers do not fit together."""
     try:
         return product.ahead(product.load(both, gains, 1), vectors)
@@ -112,36 +112,38 @@ def _answer(product: Product, both: Both, gains: Gains, vectors: Array) -> Array
         return None
 
 
-def _spread(products: list[Product]) -> list[Product]:
+def _spread(products: list[LayerProduct]) -> list[LayerProduct]:
     return products[:: max(1, -(-len(products) // _LAYERS))]
 
 
-def _values(both: Both) -> Iterator[Product]:
+def _values(both: BothModels) -> Iterator[LayerProduct]:
     for layer in both.structure.attentions:
         if _known(both, layer, layer.value[0], layer.output):
-            yield Product(layer.value[0], layer.output, layer.keys, layer.size or 1, layer.share)
+            yield LayerProduct(
+                layer.value[0], layer.output, layer.keys, layer.size or 1, layer.share
+            )
 
 
-def _queries(both: Both) -> Iterator[Product]:
+def _queries(both: BothModels) -> Iterator[LayerProduct]:
     for layer in both.structure.attentions:
         key, query = layer.key[0], layer.query[0]
         if not layer.normed and _known(both, layer, key, query):
-            yield Product(key, query, layer.keys, layer.size or 1, layer.share)
+            yield LayerProduct(key, query, layer.keys, layer.size or 1, layer.share)
 
 
-def _known(both: Both, layer: Attention, one: Side, two: Side) -> bool:
+def _known(both: BothModels, layer: Attention, one: Side, two: Side) -> bool:
     """Whether both models have both layers, and it is known which head meets which."""
     return bool(layer.share == 1 or layer.size) and both.has(one.tensor, two.tensor)
 
 
-def _hidden(both: Both) -> Iterator[Product]:
+def _hidden(both: BothModels) -> Iterator[LayerProduct]:
     stream = both.stream.tensors()
     for group in both.structure.groups:
         if _closed(both, group, stream):
-            yield Product(group.producers[0].sides[0], group.consumers[0], group.size)
+            yield LayerProduct(group.producers[0].sides[0], group.consumers[0], group.size)
 
 
-def _closed(both: Both, group: Group, stream: set[str]) -> bool:
+def _closed(both: BothModels, group: Group, stream: set[str]) -> bool:
     """Whether a group lies between two layers of the stream that both models have."""
     if group.kind != HIDDEN or not group.consumers:
         return False
