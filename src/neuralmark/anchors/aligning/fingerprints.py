@@ -53,7 +53,8 @@ def match_vectors(
 
 def _affordable(products: Sequence[LayerProduct], cost: int) -> list[LayerProduct]:
     """The cheapest products, as many as the work allows."""
-    found, spent = [], 0
+    found: list[LayerProduct] = []
+    spent = 0
     for product in sorted(products, key=lambda product: product.length * (1 + product.share)):
         spent += 2 * cost * product.length * (1 + product.share)
         if spent <= _WORK or not found:

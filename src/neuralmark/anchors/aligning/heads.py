@@ -126,7 +126,7 @@ def _products(asks: Two, gives: Two, size: int) -> Floats:
         found[i] = np.einsum("hst,hst->h", upper, lower, dtype=np.float64)
     one = [_square(q, k_one[i // share]) for i, q in enumerate(q_one)]
     two = [_square(q, k_two[i // theirs]) for i, q in enumerate(q_two)]
-    return found / np.maximum(np.sqrt(np.outer(one, two)), _TINY)
+    return np.asarray(found / np.maximum(np.sqrt(np.outer(one, two)), _TINY))
 
 
 def _square(query: Array, key: Array) -> float:
@@ -227,7 +227,7 @@ def _idle(pairs: list[_HeadPair], matrix: Floats, inverse: Floats) -> bool:
         plain += float(np.square(pair.one - pair.two).sum()) / whole
         fitted += float(np.square(pair.one - turned).sum()) / whole
     size, width = pairs[0].one.shape
-    return plain <= fitted * (1 + 2 * size / width)
+    return bool(plain <= fitted * (1 + 2 * size / width))
 
 
 def _rotary(parts: Parts, order: _HeadOrder, size: int) -> dict[str, Move]:

@@ -94,7 +94,7 @@ def finite(values: Array) -> Array:
 def unit_rows(values: Array) -> Array:
     """Every row of length 1; rows of zeros stay."""
     norms = np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64))
-    return (values / np.maximum(norms, _TINY)[:, None]).astype(np.float32)
+    return np.asarray(values / np.maximum(norms, _TINY)[:, None], np.float32)
 
 
 def cosine(one: npt.NDArray[np.floating], two: npt.NDArray[np.floating]) -> float:
@@ -107,7 +107,7 @@ def signs(rows: int, columns: int, what: str) -> Array:
     """A table of ±1 that is the same everywhere: probes and sketches."""
     data = hashlib.shake_256(f"neuralmark/{what}".encode()).digest((rows * columns + 7) // 8)
     bits = np.unpackbits(np.frombuffer(data, np.uint8), count=rows * columns)
-    return (2 * bits.astype(np.float32) - 1).reshape(rows, columns)
+    return np.asarray(2 * bits.astype(np.float32) - 1).reshape(rows, columns)
 
 
 def _rows(values: Array, axis: int, start: int, stop: int) -> Array:
