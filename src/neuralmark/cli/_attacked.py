@@ -218,6 +218,7 @@ def _tables(card: "Card") -> None:
     click.echo()
     if card.removals:
         head: tuple[str, ...]
+        numbers: tuple[int, ...]
         head = ("attack", "flips at", "bits", "change", "survives", "bits", "change", "strength")
         numbers = (1, 2, 3, 4, 5, 6)
         if card.anchored:
