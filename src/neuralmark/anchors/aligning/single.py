@@ -8,7 +8,7 @@ end is kept.
 from neuralmark.anchors.aligning.assigning import require_within
 from neuralmark.anchors.aligning.contents import balanced, laid
 from neuralmark.anchors.aligning.contract import Aligned
-from neuralmark.anchors.aligning.finishing import finished
+from neuralmark.anchors.aligning.finishing import Axis, aligned, kept_orders
 from neuralmark.anchors.aligning.fitting import Bundle, Fit, Order, Piece, Puzzle, fit, guessed
 from neuralmark.anchors.moves import Move
 from neuralmark.structures.structure import Array
@@ -27,7 +27,10 @@ def align_single(
         require_within(anchor.shape[axis], values.shape[axis], limit)
     puzzle = _puzzle(values, anchor)
     fixed = {axis: _order(move) for axis, move in enumerate(known) if move is not None}
-    return finished(puzzle, _best(puzzle, fixed), {"": values}, {"": anchor})[""]
+    best = _best(puzzle, fixed)
+    kept = kept_orders(puzzle, best)
+    axes = [Axis(kept[axis], best.signs[0][axis]) for axis in (0, 1)]
+    return aligned(axes, values, anchor)
 
 
 def _puzzle(values: Array, anchor: Array) -> Puzzle:
