@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from neuralmark.anchors.aligning.contract import FLIPPED, PERMUTED, Aligned
+from neuralmark.anchors.aligning.contract import FLIPPED, JOINED, PERMUTED, Aligned
 from neuralmark.anchors.aligning.finishing import cosine
 from neuralmark.anchors.aligning.layers import ROTATED, AxisRun, StreamView, out_of_order
 from neuralmark.anchors.aligning.sides import BothModels
@@ -47,7 +47,8 @@ def aligned(
     if not moves or turned.shape != one.shape:
         return None
     alike = cosine(rescaled(turned, one)[0], one)
-    return Aligned(tuple(moves), (*sorted(changes), *_counted(moves, theirs)), alike)
+    counted = _counted(moves, theirs, joined=JOINED in changes)
+    return Aligned(tuple(moves), (*sorted(changes), *counted), alike)
 
 
 def stream_move(name: str, view: StreamView) -> Move:
@@ -79,7 +80,7 @@ def _stream_changes(view: StreamView) -> set[str]:
     return found | ({FLIPPED} if turn.factor is not None else set())
 
 
-def _counted(moves: Sequence[Move], theirs: Sequence[int]) -> Iterator[str]:
+def _counted(moves: Sequence[Move], theirs: Sequence[int], *, joined: bool) -> Iterator[str]:
     """How many of the suspect's channels have no counterpart, and how many of the anchor's."""
     gathers = [(move.index, theirs[axis]) for axis, move in enumerate(moves)]
     extra = sum(
@@ -88,10 +89,19 @@ def _counted(moves: Sequence[Move], theirs: Sequence[int]) -> Iterator[str]:
         if index is not None
     )
     lost = sum(int((~move.found).sum()) for move in moves)
-    if extra:
+    if extra and not joined:
         yield f"{extra:,} {'dummy' if extra == 1 else 'dummies'} dropped"
     if lost:
         yield f"{lost:,} channel{'' if lost == 1 else 's'} missing"
+
+
+def _used(move: Move) -> int:
+    """How many of the suspect's channels a move uses."""
+    if move.index is None:
+        assert move.matrix is not None
+        return move.matrix.shape[1]
+    gathers = [each.index for each in (move, *move.also) if each.index is not None]
+    return len(np.setdiff1d(np.concatenate(gathers), [MISSING]))
 
 
 def _joined(both: BothModels, name: str, runs: Sequence[AxisRun], axis: int) -> Move:

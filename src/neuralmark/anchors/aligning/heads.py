@@ -7,7 +7,7 @@ queries and keys, one complex factor for each frequency.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -129,7 +129,7 @@ def _products(asks: Two, gives: Two, size: int) -> Floats:
     return np.asarray(found / np.maximum(np.sqrt(np.outer(one, two)), _TINY))
 
 
-def _square(query: Array, key: Array) -> float:
+def _square(query: Array | Floats, key: Array | Floats) -> float:
     """Squared size of the product of two layers of one head."""
     return max(float(np.vdot(query @ query.T, key @ key.T)), 0.0)
 
@@ -151,7 +151,7 @@ def _inside(parts: Parts, order: _HeadOrder, size: int, made: str, read: str) ->
     ahead, behind = np.stack([np.eye(size)] * count), np.stack([np.eye(size)] * count)
     turned = False
     for head in range(count):
-        pairs = list(_pairs(parts, order, size, (made, read), head))
+        pairs = _levelled(list(_pairs(parts, order, size, (made, read), head)))
         if not pairs:
             continue
         matrix, inverse = joint(pairs)
@@ -190,6 +190,20 @@ def _pairs(
                     two[index[here] * size : (index[here] + 1) * size].astype(np.float64),
                     inverse,
                 )
+
+
+def _levelled(pairs: list[_HeadPair]) -> list[_HeadPair]:
+    """With products of one size: a stream that was scaled as a whole must not tear them apart."""
+    sizes = [0.0, 0.0]
+    for one in pairs:
+        for two in pairs:
+            if one.inverse and not two.inverse:
+                sizes[0] += _square(one.one, two.one)
+                sizes[1] += _square(one.two, two.two)
+    if min(sizes) < _TINY:
+        return pairs
+    scale = (sizes[0] / sizes[1]) ** 0.5
+    return [replace(x, two=x.two * scale) if x.inverse else x for x in pairs]
 
 
 def joint(pairs: list[_HeadPair]) -> tuple[Floats, Floats]:

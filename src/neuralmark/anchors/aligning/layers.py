@@ -15,7 +15,7 @@ from neuralmark.anchors.aligning.heads import (
     Parts,
     align_heads,
 )
-from neuralmark.anchors.aligning.hidden import align_hidden
+from neuralmark.anchors.aligning.hidden import HELD, align_hidden, sides_of
 from neuralmark.anchors.aligning.sides import BothModels, Gains, streamed
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import HIDDEN, Attention, Group, Side
@@ -65,16 +65,11 @@ def _hidden(both: BothModels, group: Group, view: StreamView, limit: int) -> Ite
     found = align_hidden(both, group, view.turn, view.gains, limit)
     if found is None:
         return
-    changes = found.changes | ({PERMUTED} if out_of_order(found.held) else set())
-    made = [side for producer in group.producers for side in producer.sides]
-    for sides, move in (
-        (made, found.makers),
-        (group.riders, found.held),
-        (group.consumers, found.readers),
-    ):
+    changes = found.changes | ({PERMUTED} if out_of_order(found.moves[HELD]) else set())
+    for role, sides in sides_of(group).items():
         for side in sides:
             if both.has(side.tensor):
-                yield AxisRun(side, group.size, move, frozenset(changes))
+                yield AxisRun(side, group.size, found.moves[role], frozenset(changes))
 
 
 def out_of_order(move: Move) -> bool:

@@ -5,7 +5,7 @@ be squared is cut off.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,8 @@ Gains = Mapping[str, Two]
 """Gains of norms by the name of each layer that reads behind them."""
 
 _LARGEST = 1e12
+_SKETCH = 768
+"""Longer rows are compared by so many sums of theirs with random signs."""
 _TINY = 1e-12
 
 
@@ -108,6 +110,17 @@ def signs(rows: int, columns: int, what: str) -> Array:
     data = hashlib.shake_256(f"neuralmark/{what}".encode()).digest((rows * columns + 7) // 8)
     bits = np.unpackbits(np.frombuffer(data, np.uint8), count=rows * columns)
     return np.asarray(2 * bits.astype(np.float32) - 1).reshape(rows, columns)
+
+
+def sketched(layers: Sequence[Array]) -> Array:
+    """Rows of several layers as one; long ones made shorter: inner products stay about the same."""
+    if sum(layer.shape[1] for layer in layers) <= _SKETCH:
+        return np.concatenate(layers, axis=1)
+    found = np.zeros((len(layers[0]), _SKETCH), np.float32)
+    for place, layer in enumerate(layers):
+        found += layer @ signs(layer.shape[1], _SKETCH, f"sketch/{place}")
+    found /= np.float32(_SKETCH**0.5)
+    return found
 
 
 def _rows(values: Array, axis: int, start: int, stop: int) -> Array:

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from neuralmark.anchors.aligning.fingerprints import match_channels
+from neuralmark.anchors.aligning.fingerprints import match_vectors
+from neuralmark.anchors.aligning.hidden import HELD, MAKER, READER, sides_of
 from neuralmark.anchors.aligning.layers import AxisRun, StreamView, align_layer, layers_of
-from neuralmark.anchors.aligning.sides import BothModels, Two, streamed
+from neuralmark.anchors.aligning.sides import BothModels, Two, streamed, unit_rows
 from neuralmark.anchors.aligning.streams import Moments, fixed_rows
 from neuralmark.anchors.aligning.vocabulary import renumbered
-from neuralmark.anchors.aligning.witnesses import Witnesses, products_of
+from neuralmark.anchors.aligning.witnesses import Witnesses, inner_groups, products_of, spread
 from neuralmark.anchors.moves import MISSING, Move
+from neuralmark.structures.structure import OTHER, Group
 
 _DOUBTFUL = 0.5
 """Below this, tokens may have been numbered anew."""
@@ -87,10 +89,31 @@ class StreamSearch:
             yield from self._fitted(fixed_rows(self.both, tokens, gains))
 
     def _inside(self, plus: float) -> Iterator[Move]:
-        """By the layers alone."""
-        turn = match_channels(self.both, self._products, self.both.gains(plus), self.width)
-        if turn is not None:
-            yield turn
+        """By the layers alone: channels of MLPs, told apart by what other layers make of them."""
+        yield from self._fitted(
+            pair
+            for group in spread(inner_groups(self.both))
+            for pair in self._channels(group, plus)
+        )
+
+    def _channels(self, group: Group, plus: float) -> Iterator[Two]:
+        """Channels of one group that belong together, as rows along the stream."""
+        gains = self.both.gains(plus)
+        sides = sides_of(group)
+        exact = sides[HELD] or sides[MAKER] + sides[READER] * (group.activation == OTHER)
+        rows = [
+            streamed(self.both, side, group.size, Move.same(self.width), gains)
+            for side in exact
+            if self.both.has(side.tensor) and len(self.both.anchor.entry(side.tensor).shape) == 2
+        ]
+        if not rows or len({tuple(map(len, two)) for two in rows}) > 1:
+            return
+        units = [(unit_rows(one), unit_rows(two)) for one, two in rows]
+        forms = [two[0] for two in units], [two[1] for two in units]
+        index = match_vectors(self.both, self._products, gains, forms)
+        if index is not None:
+            there = index != MISSING
+            yield from ((one[there], two[index[there]]) for one, two in units)
 
     def _fitted(self, rows: Iterable[Two]) -> Iterator[Move]:
         """The permutation and the rotation that suit these rows best; none without rows."""

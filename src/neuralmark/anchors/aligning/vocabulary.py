@@ -10,8 +10,7 @@ import numpy as np
 
 from neuralmark.anchors.aligning.assigning import matched
 from neuralmark.anchors.aligning.fingerprints import match_vectors
-from neuralmark.anchors.aligning.hidden import sketched
-from neuralmark.anchors.aligning.sides import BothModels, Gains, Two, unit_rows
+from neuralmark.anchors.aligning.sides import BothModels, Gains, Two, sketched, unit_rows
 from neuralmark.anchors.aligning.streams import Moments, nearest_rotation
 from neuralmark.anchors.aligning.witnesses import LayerProduct
 from neuralmark.anchors.moves import MISSING, Move
@@ -57,7 +56,7 @@ def _forms(both: BothModels, gains: Gains) -> list[Two]:
 
 def nearest_tokens(one: Array, two: Array) -> Indices:
     """Tokens by their embeddings along a stream that is the anchor's already."""
-    mine, theirs = unit_rows(sketched(one)), unit_rows(sketched(two))
+    mine, theirs = (sketched([unit_rows(x)]) for x in (one, two))
     return matched(lambda rows: mine[rows] @ theirs.T, len(mine), len(theirs)).index
 
 
