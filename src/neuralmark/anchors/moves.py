@@ -36,12 +36,12 @@ class Move:
     """What each channel of the anchor is multiplied by at last; None: by 1."""
     matrix: Array | None = None
     """Instead of a gather: anchor's channels x suspect's channels."""
+    also: tuple["Move", ...] = ()
+    """Further gathers that are added to it: the other parts of channels that were split."""
     blocks: Array | None = None
     """Mixtures within equal runs of the gathered channels: runs x size x size."""
     before: Array | None = None
     """What each channel of the suspect is multiplied by at first; None: by 1."""
-    also: tuple["Move", ...] = ()
-    """Further gathers that are added to it: the other parts of channels that were split."""
 
     @classmethod
     def same(cls, size: int) -> "Move":
@@ -72,30 +72,35 @@ class Move:
         """Whether it changes nothing."""
         return (
             self.index is not None
-            and not self.also
             and all(x is None for x in (self.factor, self.blocks, self.before))
+            and not self.also
             and bool((self.index == np.arange(len(self.index))).all())
         )
 
     def rounded(self) -> "Move":
         """With factors and matrices on the grid."""
-        numbers = (self.factor, self.matrix, self.blocks, self.before)
-        also = tuple(each.rounded() for each in self.also)
-        return Move(self.index, *(_on_grid(x) for x in numbers), also)
+        return Move(
+            self.index,
+            _on_grid(self.factor),
+            _on_grid(self.matrix),
+            tuple(each.rounded() for each in self.also),
+            _on_grid(self.blocks),
+            _on_grid(self.before),
+        )
 
     def of(self, values: Array, axis: int) -> Array:
         """The suspect's values with this axis as the anchor has it."""
         if self.is_same and values.shape[axis] == self.size:
             return values
-        suspect = values = np.asarray(values, np.float32)
+        values = np.asarray(values, np.float32)
         if self.before is not None:
             values = values * _along(self.before, axis, values.ndim)
-        values = self._mixed(values, axis) if self.index is None else self._gathered(values, axis)
+        made = self._mixed(values, axis) if self.index is None else self._gathered(values, axis)
         if self.factor is not None:
-            values = values * _along(self.factor, axis, values.ndim)
+            made = made * _along(self.factor, axis, values.ndim)
         for each in self.also:
-            each._add_to(values, suspect, axis)
-        return values
+            each._add_to(made, values, axis)
+        return made
 
     def _mixed(self, values: Array, axis: int) -> Array:
         assert self.matrix is not None

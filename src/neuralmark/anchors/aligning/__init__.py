@@ -8,6 +8,20 @@
     grouped    tensors of a network whose structure is known
     finishing  from orders to moves, and words for what was done
 
+Transformers have streams and heads that may have been mixed, not only moved:
+
+    transformers  all of it in order
+    turning       how the residual stream lies: several turns are tried, the likest is polished
+    streams       turns that suit rows which belong together (Procrustes, signed permutations)
+    witnesses     products of layers, which judge turns whatever was done between the layers
+    fingerprints  tokens and channels told apart by what these products make of them
+    vocabulary    tokens that were numbered anew
+    layers        one layer along a stream that is in order
+    heads         which head is which, and the matrix inside each
+    hidden        channels of an MLP
+    sides         tensors of both models, seen from a side
+    axes          from channels back to tensors
+
 Thresholds were set on ResNet-20 and small networks trained on digits, and validated on ResNet-56
 and on a VGG-like chain trained on CIFAR-10.
 """

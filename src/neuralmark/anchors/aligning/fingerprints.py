@@ -2,7 +2,7 @@
 
 A vector, and what each product of layers makes of it, forwards and backwards: their inner products
 are the same in a model whose stream was rotated. They tell tokens apart, when tokens were numbered
-anew, and channels, when nothing else is left to go by.
+anew, and the channels of an MLP, when nothing else is left to go by.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuralmark.anchors.aligning.assigning import matched
-from neuralmark.anchors.aligning.sides import Both, Floats, Gains
-from neuralmark.anchors.aligning.witnesses import Product
-from neuralmark.anchors.moves import Move
+from neuralmark.anchors.aligning.sides import BothModels, Floats, Gains
+from neuralmark.anchors.aligning.witnesses import LayerProduct
 from neuralmark.structures.structure import Array, Indices
 
 _WORK = 1 << 42
@@ -21,12 +20,14 @@ _BLOCK = 1 << 25
 """Numbers that are held at once."""
 _FURTHEST = 4.0
 """Deviations beyond this count as this."""
-_TURNS = 50
 _TINY = 1e-12
 
 
 def match_vectors(
-    both: Both, products: Sequence[Product], gains: Gains, vectors: tuple[list[Array], list[Array]]
+    both: BothModels,
+    products: Sequence[LayerProduct],
+    gains: Gains,
+    vectors: tuple[list[Array], list[Array]],
 ) -> Indices | None:
     """For each vector of the anchor one of the suspect's; None where too little is known.
 
@@ -48,18 +49,19 @@ def match_vectors(
     return matched(lambda rows: 2 * one[rows] @ two.T - squares, *counts).index
 
 
-def _affordable(products: Sequence[Product], cost: int) -> list[Product]:
+def _affordable(products: Sequence[LayerProduct], cost: int) -> list[LayerProduct]:
     """The cheapest products, as many as the work allows."""
-    found, spent = [], 0
-    for product in sorted(products, key=lambda product: product.length * (1 + product.share)):
-        spent += 2 * cost * product.length * (1 + product.share)
+    found: list[LayerProduct] = []
+    spent = 0
+    for product in sorted(products, key=lambda product: sum(product.lengths)):
+        spent += 2 * cost * sum(product.lengths)
         if spent <= _WORK or not found:
             found.append(product)
     return found
 
 
 def _fingerprints(
-    both: Both, products: Sequence[Product], gains: Gains, forms: list[Array], model: int
+    both: BothModels, products: Sequence[LayerProduct], gains: Gains, forms: list[Array], model: int
 ) -> Floats:
     """Inner products of all that is made of each vector."""
     count, width = forms[0].shape
@@ -85,34 +87,3 @@ def _standardised(values: Floats) -> Floats:
     middle = np.median(values, axis=0)
     spread = 1.4826 * np.median(np.abs(values - middle), axis=0)
     return np.clip((values - middle) / np.maximum(spread, _TINY), -_FURTHEST, _FURTHEST)
-
-
-def match_channels(
-    both: Both, products: Sequence[Product], gains: Gains, width: int
-) -> Move | None:
-    """The order and the signs of the stream's channels, by the layers alone."""
-    size = both.stream.size
-    units = [np.eye(count, dtype=np.float32) for count in (size, width)]
-    index = match_vectors(both, products, gains, ([units[0]], [units[1]]))
-    if index is None:
-        return None
-    chosen = _affordable(products, max(size, width) ** 2)
-    agree = np.zeros((size, size), np.float32)
-    place = np.maximum(index, 0)
-    for product in chosen:
-        one, two = (
-            product.ahead(product.load(both, gains, model), units[model]) for model in (0, 1)
-        )
-        both_ways = one * two[np.ix_(place, place)]
-        agree += both_ways / np.float32(max(float(np.linalg.norm(both_ways)), _TINY))
-    sign = _leading_signs(agree + agree.T)
-    return Move(index, sign if (sign < 0).any() else None)
-
-
-def _leading_signs(agree: Array) -> Array:
-    """Signs under which all entries agree best: those of the leading vector."""
-    vector = np.ones(len(agree), np.float32)
-    for _ in range(_TURNS):
-        vector = agree @ vector + np.abs(agree).sum(axis=1) * vector * np.float32(0.5)
-        vector /= max(float(np.linalg.norm(vector)), _TINY)
-    return np.where(vector < 0, -1, 1).astype(np.float32)

@@ -91,7 +91,7 @@ def find_copies(group: Group, suspects: Weights, anchor: Weights) -> Joints | No
     natural = _likeness(own, either)
     np.fill_diagonal(natural, 0)
     least = float(np.clip(natural.max(initial=0) + _APART, LEAST, MOST))
-    return _joints(made, _likeness(made, either), least)
+    return joints_of(made, _likeness(made, either), least)
 
 
 def _likeness(rows: Floats, either: bool) -> Floats:
@@ -100,7 +100,7 @@ def _likeness(rows: Floats, either: bool) -> Floats:
     return np.asarray(np.abs(alike) if either else alike)
 
 
-def _joints(made: Floats, alike: Floats, least: float) -> Joints | None:
+def joints_of(made: Floats, alike: Floats, least: float) -> Joints | None:
     """Every channel with those like it, the largest first."""
     sizes = np.einsum("ij,ij->i", made, made)
     whole = np.full(len(made), MISSING, np.intp)

@@ -5,7 +5,7 @@ be squared is cut off.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,11 +22,13 @@ Gains = Mapping[str, Two]
 """Gains of norms by the name of each layer that reads behind them."""
 
 _LARGEST = 1e12
+_SKETCH = 768
+"""Longer rows are compared by so many sums of theirs with random signs."""
 _TINY = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Both:
+class BothModels:
     """A suspect and the anchor, and the map of the anchor's model."""
 
     suspects: Weights
@@ -41,7 +43,7 @@ class Both:
         )
 
     def whole(self, name: str) -> Two:
-        """Both tensors of a name."""
+        """BothModels tensors of a name."""
         return self.anchor[name], finite(self.suspects[name])
 
     def run(self, side: Side, length: int) -> Two:
@@ -74,7 +76,7 @@ class Both:
         return found
 
 
-def streamed(both: Both, side: Side, length: int, turn: Move, gains: Gains) -> Two:
+def streamed(both: BothModels, side: Side, length: int, turn: Move, gains: Gains) -> Two:
     """A side's channels as rows, along the residual stream as the anchor has it, gains folded."""
     one, two = both.run(side, length)
     if side.tensor in gains:
@@ -94,7 +96,7 @@ def finite(values: Array) -> Array:
 def unit_rows(values: Array) -> Array:
     """Every row of length 1; rows of zeros stay."""
     norms = np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64))
-    return (values / np.maximum(norms, _TINY)[:, None]).astype(np.float32)
+    return np.asarray(values / np.maximum(norms, _TINY)[:, None], np.float32)
 
 
 def cosine(one: npt.NDArray[np.floating], two: npt.NDArray[np.floating]) -> float:
@@ -107,7 +109,18 @@ def signs(rows: int, columns: int, what: str) -> Array:
     """A table of ±1 that is the same everywhere: probes and sketches."""
     data = hashlib.shake_256(f"neuralmark/{what}".encode()).digest((rows * columns + 7) // 8)
     bits = np.unpackbits(np.frombuffer(data, np.uint8), count=rows * columns)
-    return (2 * bits.astype(np.float32) - 1).reshape(rows, columns)
+    return np.asarray(2 * bits.astype(np.float32) - 1).reshape(rows, columns)
+
+
+def sketched(layers: Sequence[Array]) -> Array:
+    """Rows of several layers as one; long ones made shorter: inner products stay about the same."""
+    if sum(layer.shape[1] for layer in layers) <= _SKETCH:
+        return np.concatenate(layers, axis=1)
+    found = np.zeros((len(layers[0]), _SKETCH), np.float32)
+    for place, layer in enumerate(layers):
+        found += layer @ signs(layer.shape[1], _SKETCH, f"sketch/{place}")
+    found /= np.float32(_SKETCH**0.5)
+    return found
 
 
 def _rows(values: Array, axis: int, start: int, stop: int) -> Array:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from neuralmark.anchors.aligning.assigning import matched
-from neuralmark.anchors.aligning.sides import Both, Floats, Gains, Two
+from neuralmark.anchors.aligning.sides import BothModels, Floats, Gains, Two
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import Array, Indices, Side
 
@@ -83,7 +83,7 @@ def nearest_rotation(matrix: Floats) -> Floats:
     return np.asarray(1.5 * found - 0.5 * found @ (found.T @ found))
 
 
-def fixed_rows(both: Both, tokens: Indices | None, gains: Gains) -> Iterator[Two]:
+def fixed_rows(both: BothModels, tokens: Indices | None, gains: Gains) -> Iterator[Two]:
     """Rows along the stream that lie in the same place in both models, whatever was done inside.
 
     `tokens` says where the suspect has each token of the anchor; None: where the anchor has it.
@@ -103,7 +103,7 @@ def fixed_rows(both: Both, tokens: Indices | None, gains: Gains) -> Iterator[Two
             yield one, two
 
 
-def _outer(both: Both) -> Iterator[Side]:
+def _outer(both: BothModels) -> Iterator[Side]:
     """Sides of the stream in tensors that touch nothing else that moves."""
     inner = set().union(*(layer.tensors() for layer in both.structure.attentions))
     stream = both.stream

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from neuralmark.anchors.aligning.fingerprints import match_channels
-from neuralmark.anchors.aligning.layers import Run, View, align_layer, layers_of
-from neuralmark.anchors.aligning.sides import Both, Two, streamed
+from neuralmark.anchors.aligning.fingerprints import match_vectors
+from neuralmark.anchors.aligning.hidden import HELD, MAKER, READER, sides_of
+from neuralmark.anchors.aligning.layers import AxisRun, StreamView, align_layer, layers_of
+from neuralmark.anchors.aligning.sides import BothModels, Two, streamed, unit_rows
 from neuralmark.anchors.aligning.streams import Moments, fixed_rows
 from neuralmark.anchors.aligning.vocabulary import renumbered
-from neuralmark.anchors.aligning.witnesses import Witnesses, products_of
+from neuralmark.anchors.aligning.witnesses import Witnesses, inner_groups, products_of, spread
 from neuralmark.anchors.moves import MISSING, Move
+from neuralmark.structures.structure import OTHER, Group
 
 _DOUBTFUL = 0.5
 """Below this, tokens may have been numbered anew."""
@@ -24,23 +26,23 @@ _LAYERS = 8
 """So many layers polish the stream."""
 _BETTER = 1e-3
 
-Runs = dict[str, list[Run]]
+LayerRuns = dict[str, list[AxisRun]]
 """By the name of the layer."""
 
 
-class Search:
+class StreamSearch:
     """The search for a turn: what is compared, and what was found last."""
 
-    def __init__(self, both: Both, limit: int) -> None:
+    def __init__(self, both: BothModels, limit: int) -> None:
         """Nothing is found yet."""
         self.both, self.limit = both, limit
         self.width = stream_width(both)
-        self.runs: Runs = {}
+        self.runs: LayerRuns = {}
         """Layers that were aligned under the view that was found."""
         self._products = products_of(both)
         self._witnesses = Witnesses(both, self._products)
 
-    def view(self) -> View:
+    def view(self) -> StreamView:
         """The stream from what lies at the model's edges, then from everything."""
         view = self._first()
         for _ in range(_ROUNDS):
@@ -50,8 +52,8 @@ class Search:
             view, self.runs = better, {}
         return view
 
-    def _first(self) -> View:
-        best = View(Move.same(self.both.stream.size), self.both.gains(0.0), -1.0)
+    def _first(self) -> StreamView:
+        best = StreamView(Move.same(self.both.stream.size), self.both.gains(0.0), -1.0)
         for plus in _offsets(self.both):
             for stage in (self._placed, self._unnumbered, self._renumbered, self._inside):
                 for turn in stage(plus):
@@ -60,11 +62,11 @@ class Search:
                     break
         return best
 
-    def _liker(self, best: View, turn: Move, plus: float) -> View:
+    def _liker(self, best: StreamView, turn: Move, plus: float) -> StreamView:
         """The better of the present view and another turn, which must be clearly better."""
         alike = self._witnesses.likeness(turn, self.width, plus)
         better = alike > best.likeness + _BETTER
-        return View(turn, self.both.gains(plus), alike, plus) if better else best
+        return StreamView(turn, self.both.gains(plus), alike, plus) if better else best
 
     def _placed(self, plus: float) -> Iterator[Move]:
         """As it is, then by everything that lies where it lay."""
@@ -87,10 +89,31 @@ class Search:
             yield from self._fitted(fixed_rows(self.both, tokens, gains))
 
     def _inside(self, plus: float) -> Iterator[Move]:
-        """By the layers alone."""
-        turn = match_channels(self.both, self._products, self.both.gains(plus), self.width)
-        if turn is not None:
-            yield turn
+        """By the layers alone: channels of MLPs, told apart by what other layers make of them."""
+        yield from self._fitted(
+            pair
+            for group in spread(inner_groups(self.both))
+            for pair in self._channels(group, plus)
+        )
+
+    def _channels(self, group: Group, plus: float) -> Iterator[Two]:
+        """Channels of one group that belong together, as rows along the stream."""
+        gains = self.both.gains(plus)
+        sides = sides_of(group)
+        exact = sides[HELD] or sides[MAKER] + sides[READER] * (group.activation == OTHER)
+        rows = [
+            streamed(self.both, side, group.size, Move.same(self.width), gains)
+            for side in exact
+            if self.both.has(side.tensor) and len(self.both.anchor.entry(side.tensor).shape) == 2
+        ]
+        if not rows or len({tuple(map(len, two)) for two in rows}) > 1:
+            return
+        units = [(unit_rows(one), unit_rows(two)) for one, two in rows]
+        forms = [two[0] for two in units], [two[1] for two in units]
+        index = match_vectors(self.both, self._products, gains, forms)
+        if index is not None:
+            there = index != MISSING
+            yield from ((one[there], two[index[there]]) for one, two in units)
 
     def _fitted(self, rows: Iterable[Two]) -> Iterator[Move]:
         """The permutation and the rotation that suit these rows best; none without rows."""
@@ -100,7 +123,7 @@ class Search:
                 moments.add(one, two)
         yield from moments.turns()
 
-    def _polished(self, view: View) -> View:
+    def _polished(self, view: StreamView) -> StreamView:
         """The stream from many layers, each in the order that the present view gives it."""
         both, plain = self.both, Move.same(self.width)
         stream, parts = both.stream.tensors(), layers_of(both)
@@ -118,7 +141,7 @@ class Search:
         return best
 
 
-def stream_width(both: Both) -> int:
+def stream_width(both: BothModels) -> int:
     """How many channels the suspect's stream has: the most frequent length among its sides."""
     found = [
         both.suspects[side.tensor].shape[side.axis]
@@ -128,7 +151,7 @@ def stream_width(both: Both) -> int:
     return max(sorted(set(found)), key=found.count) if found else both.stream.size
 
 
-def _offsets(both: Both) -> tuple[float, ...]:
+def _offsets(both: BothModels) -> tuple[float, ...]:
     """What may be added to the stored gains: names do not tell Gemma from Llama."""
     rotary = any(layer.rotary for layer in both.structure.attentions)
     return (0.0, 1.0) if rotary and both.structure.gains else (0.0,)

@@ -10,10 +10,9 @@ import numpy as np
 
 from neuralmark.anchors.aligning.assigning import matched
 from neuralmark.anchors.aligning.fingerprints import match_vectors
-from neuralmark.anchors.aligning.hidden import sketched
-from neuralmark.anchors.aligning.sides import Both, Gains, Two, unit_rows
+from neuralmark.anchors.aligning.sides import BothModels, Gains, Two, sketched, unit_rows
 from neuralmark.anchors.aligning.streams import Moments, nearest_rotation
-from neuralmark.anchors.aligning.witnesses import Product
+from neuralmark.anchors.aligning.witnesses import LayerProduct
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import Array, Indices
 
@@ -22,7 +21,7 @@ _ENOUGH = 1.5
 """Tokens for each channel of the stream with which the two can put each other in order."""
 
 
-def renumbered(both: Both, products: Sequence[Product], gains: Gains) -> Indices | None:
+def renumbered(both: BothModels, products: Sequence[LayerProduct], gains: Gains) -> Indices | None:
     """Where the suspect has each token of which the anchor keeps the embedding; else MISSING."""
     vocabulary = both.structure.vocabulary
     forms = [] if vocabulary is None else _forms(both, gains)
@@ -37,7 +36,7 @@ def renumbered(both: Both, products: Sequence[Product], gains: Gains) -> Indices
     return tokens
 
 
-def _forms(both: Both, gains: Gains) -> list[Two]:
+def _forms(both: BothModels, gains: Gains) -> list[Two]:
     """Embeddings, and what else has a row along the stream for each of the same tokens."""
     assert both.structure.vocabulary is not None
     found: list[Two] = []
@@ -57,7 +56,7 @@ def _forms(both: Both, gains: Gains) -> list[Two]:
 
 def nearest_tokens(one: Array, two: Array) -> Indices:
     """Tokens by their embeddings along a stream that is the anchor's already."""
-    mine, theirs = unit_rows(sketched(one)), unit_rows(sketched(two))
+    mine, theirs = (sketched([unit_rows(x)]) for x in (one, two))
     return matched(lambda rows: mine[rows] @ theirs.T, len(mine), len(theirs)).index
 
 

@@ -8,12 +8,15 @@ though stream and tokens were both changed.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from neuralmark.anchors.aligning.sides import Both, Gains, cosine, signs
+from neuralmark.anchors.aligning.sides import BothModels, Gains, cosine, signs
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import HIDDEN, Array, Attention, Group, Side
+
+Part = TypeVar("Part")
 
 _PROBES = 32
 _LAYERS = 3
@@ -21,23 +24,21 @@ _LAYERS = 3
 
 
 @dataclass(frozen=True)
-class Product:
+class LayerProduct:
     """Two layers, by what they have between them: B = secondᵀ · first."""
 
     first: Side
     second: Side
-    length: int
-    """How many channels the first has."""
+    lengths: tuple[int, int]
+    """How many channels each of them has."""
     size: int = 1
-    """Channels come in runs of this length …"""
-    share: int = 1
-    """… and each run of the first meets so many of the second, as values meet grouped queries."""
+    """They come in runs of this length; several of the second may meet one of the first."""
 
-    def load(self, both: Both, gains: Gains, model: int) -> tuple[Array, Array]:
-        """Both layers of the anchor's model (0) or the suspect's (1), gains folded in."""
+    def load(self, both: BothModels, gains: Gains, model: int) -> tuple[Array, Array]:
+        """BothModels layers of the anchor's model (0) or the suspect's (1), gains folded in."""
         loaded = []
-        for side, times in ((self.first, 1), (self.second, self.share)):
-            values = both.run(side, self.length * times)[model]
+        for side, length in zip((self.first, self.second), self.lengths, strict=True):
+            values = both.run(side, length)[model]
             gain = gains.get(side.tensor)
             loaded.append(values if gain is None else values * gain[model])
         return loaded[0], loaded[1]
@@ -46,28 +47,34 @@ class Product:
         """B · v for vectors as rows."""
         made = vectors @ layers[0].T
         runs = made.reshape(len(vectors), -1, self.size)
-        return np.asarray(np.repeat(runs, self.share, axis=1).reshape(len(vectors), -1) @ layers[1])
+        runs = np.repeat(runs, _share(layers), axis=1)
+        return np.asarray(runs.reshape(len(vectors), -1) @ layers[1])
 
     def back(self, layers: tuple[Array, Array], vectors: Array) -> Array:
         """Bᵀ · v for vectors as rows."""
         made = vectors @ layers[1].T
-        runs = made.reshape(len(vectors), -1, self.share, self.size).sum(axis=2)
+        runs = made.reshape(len(vectors), -1, _share(layers), self.size).sum(axis=2)
         return np.asarray(runs.reshape(len(vectors), -1) @ layers[0])
 
 
-def products_of(both: Both) -> list[Product]:
+def _share(layers: tuple[Array, Array]) -> int:
+    """How many runs of the second layer meet one of the first, as queries meet values."""
+    return max(1, len(layers[1]) // max(len(layers[0]), 1))
+
+
+def products_of(both: BothModels) -> list[LayerProduct]:
     """Of each kind a few that both models have, evenly spaced."""
     return [
         product
         for kind in (_values(both), _queries(both), _hidden(both))
-        for product in _spread(list(kind))
+        for product in spread(list(kind))
     ]
 
 
 class Witnesses:
     """The products of two models, as judges; what the anchor's make of the probes is kept."""
 
-    def __init__(self, both: Both, products: Sequence[Product]) -> None:
+    def __init__(self, both: BothModels, products: Sequence[LayerProduct]) -> None:
         """`products` are what the two models have in common."""
         self._both, self._products = both, products
         self._probes = signs(_PROBES, both.stream.size, "probes")
@@ -104,7 +111,7 @@ def backwards(turn: Move, vectors: Array, width: int) -> Array:
     return made
 
 
-def _answer(product: Product, both: Both, gains: Gains, vectors: Array) -> Array | None:
+def _answer(product: LayerProduct, both: BothModels, gains: Gains, vectors: Array) -> Array | None:
     """What the suspect makes of vectors; none where its layers do not fit together."""
     try:
         return product.ahead(product.load(both, gains, 1), vectors)
@@ -112,36 +119,43 @@ def _answer(product: Product, both: Both, gains: Gains, vectors: Array) -> Array
         return None
 
 
-def _spread(products: list[Product]) -> list[Product]:
-    return products[:: max(1, -(-len(products) // _LAYERS))]
+def spread(layers: Sequence[Part]) -> Sequence[Part]:
+    """A few of them, evenly spaced."""
+    return layers[:: max(1, -(-len(layers) // _LAYERS))]
 
 
-def _values(both: Both) -> Iterator[Product]:
+def _values(both: BothModels) -> Iterator[LayerProduct]:
     for layer in both.structure.attentions:
-        if _known(both, layer, layer.value[0], layer.output):
-            yield Product(layer.value[0], layer.output, layer.keys, layer.size or 1, layer.share)
+        value, output = layer.value[0], layer.output
+        if _known(both, layer, value, output):
+            yield LayerProduct(value, output, (layer.keys, layer.queries), layer.size or 1)
 
 
-def _queries(both: Both) -> Iterator[Product]:
+def _queries(both: BothModels) -> Iterator[LayerProduct]:
     for layer in both.structure.attentions:
         key, query = layer.key[0], layer.query[0]
         if not layer.normed and _known(both, layer, key, query):
-            yield Product(key, query, layer.keys, layer.size or 1, layer.share)
+            yield LayerProduct(key, query, (layer.keys, layer.queries), layer.size or 1)
 
 
-def _known(both: Both, layer: Attention, one: Side, two: Side) -> bool:
+def _known(both: BothModels, layer: Attention, one: Side, two: Side) -> bool:
     """Whether both models have both layers, and it is known which head meets which."""
     return bool(layer.share == 1 or layer.size) and both.has(one.tensor, two.tensor)
 
 
-def _hidden(both: Both) -> Iterator[Product]:
+def _hidden(both: BothModels) -> Iterator[LayerProduct]:
+    for group in inner_groups(both):
+        ends = group.producers[0].sides[0], group.consumers[0]
+        yield LayerProduct(*ends, (group.size, group.size))
+
+
+def inner_groups(both: BothModels) -> list[Group]:
+    """Channels between two layers of the stream that both models have."""
     stream = both.stream.tensors()
-    for group in both.structure.groups:
-        if _closed(both, group, stream):
-            yield Product(group.producers[0].sides[0], group.consumers[0], group.size)
+    return [group for group in both.structure.groups if _closed(both, group, stream)]
 
 
-def _closed(both: Both, group: Group, stream: set[str]) -> bool:
+def _closed(both: BothModels, group: Group, stream: set[str]) -> bool:
     """Whether a group lies between two layers of the stream that both models have."""
     if group.kind != HIDDEN or not group.consumers:
         return False
