@@ -117,7 +117,7 @@ class Measured:
 
 
 def measure(
-    table: Table, heads: int, secrets: int, ways: tuple[tuple[Manner, float], ...]
+    table: Table, heads: int, secrets: int
 ) -> Measured:
     """Everything that is done to one network."""
     found = Measured()

@@ -107,7 +107,7 @@ def test_output_is_what_was_judged(key: Path, tmp_path: Path, suffix: str) -> No
     assert told["output"].startswith(str(out))
     after = content_of(tmp_path)
     assert {name: after[name] for name in before} == before
-    verdict = verify(out, FIXED, tensors=["a.weight"])
+    verdict = verify(out, FIXED, claim=f"{marked}.claim.json")
     assert verdict.matched == told["after"]["matched"] < 160
     assert verdict.tensors[0].dtype == "F16"
     taken = call("attack", "noise", marked, "-o", out)

@@ -108,7 +108,8 @@ def test_a_second_key_keeps_the_first_mark(tmp_path: Path) -> None:
     ((before, after),) = result.others
     assert before.matched == 256
     assert after.verified
-    assert neuralmark.verify(two, first).verified
+    assert neuralmark.verify(two, first, claim=f"{one}.claim.json").verified
+    assert not neuralmark.verify(two, first).verified  # bound to an anchor, and no claim beside it
     assert neuralmark.verify(two, second).matched == 256
 
 
@@ -150,7 +151,8 @@ def test_a_folder_of_shards_keeps_everything_else(tmp_path: Path) -> None:
     claim = Path(f"{out}.claim.json")
     assert neuralmark.verify(out, key, claim=claim).verified
     assert neuralmark.verify(out / "model.safetensors.index.json", key, claim=claim).verified
-    assert neuralmark.verify(out / "model-00002-of-00003.safetensors", key).verified
+    part = out / "model-00002-of-00003.safetensors"
+    assert neuralmark.verify(part, key, claim=claim).verified
     assert not neuralmark.verify(folder, key).verified
 
 
@@ -222,6 +224,7 @@ def test_the_strongest_mark_that_passes_the_check_is_kept(tmp_path: Path) -> Non
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "m.safetensors",
         "o.safetensors",
+        "o.safetensors.anchor",
         "o.safetensors.claim.json",
     ]
 

@@ -23,7 +23,7 @@ import torch
 
 from neuralmark.integrations import _shared
 from neuralmark.keys.key import Key
-from neuralmark.marking.claiming import claim_path
+from neuralmark.marking.beside import claim_path
 from neuralmark.marking.options import AttachOptions
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark

@@ -20,7 +20,7 @@ except ImportError:
 
 from neuralmark.integrations._shared import Waiting, finish, numbers
 from neuralmark.keys.key import Key
-from neuralmark.marking.claiming import claim_path
+from neuralmark.marking.beside import claim_path
 from neuralmark.marking.options import AttachOptions, options_of
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark

@@ -14,8 +14,8 @@ from neuralmark.anchors.aligning.sides import Both, Floats, Gains, Two, signs, s
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import LINEAR, RELU, Array, Group, Indices, Side
 
-_SKETCH = 512
-"""Rows longer than twice this are compared by so many sums of theirs with random signs."""
+_SKETCH = 768
+"""Longer rows are compared by so many sums of theirs with random signs."""
 _LEAST = 0.12
 _REACH = 12.0
 """Factors beyond e^±this are none."""
@@ -71,26 +71,32 @@ def _sides(group: Group) -> dict[str, list[Side]]:
 
 def _likeness(layers: list[_Layer], *, signed: bool) -> Callable[[Indices], Array]:
     """How alike channels are: cosines of all layers, those that may turn together as one."""
-    rows = [(layer.role, [unit_rows(sketched(x)) for x in layer.two]) for layer in layers]
-    scale = np.float32(1 / len(rows))
+    held = [layer.two for layer in layers if layer.role == HELD or not signed]
+    free = [layer.two for layer in layers if layer.role != HELD and signed]
+    sets = [_combined(chosen) for chosen in (held, free) if chosen]
+    scale = np.float32(1 / len(layers))
 
     def blocks(chosen: Indices) -> Array:
-        first = len(chosen) and chosen[-1] - chosen[0] == len(chosen) - 1
-        where = slice(chosen[0], chosen[-1] + 1) if first else chosen
-        parts = {HELD: 0.0, MAKER: 0.0}
-        for role, (one, two) in rows:
-            free = signed and role != HELD
-            parts[MAKER if free else HELD] += one[where] @ two.T
-        return np.asarray((parts[HELD] + np.abs(parts[MAKER])) * scale)
+        total = np.zeros((len(chosen), len(layers[0].two[1])), np.float32)
+        for place, (one, two) in enumerate(sets):
+            alike = one[chosen] @ two.T
+            total += np.abs(alike) if free and place == len(sets) - 1 else alike
+        return total * scale
 
     return blocks
 
 
+def _combined(layers: list[Two]) -> Two:
+    """Rows of several layers as one, each of length 1, in a shorter form."""
+    one, two = (np.concatenate([unit_rows(x[i]) for x in layers], axis=1) for i in (0, 1))
+    return sketched(one), sketched(two)
+
+
 def sketched(values: Array) -> Array:
     """Long rows made shorter, so that inner products stay about what they were."""
-    if values.shape[1] <= 2 * _SKETCH:
+    if values.shape[1] <= _SKETCH:
         return values
-    return values @ signs(values.shape[1], _SKETCH, "sketch")
+    return values @ (signs(values.shape[1], _SKETCH, "sketch") / np.float32(_SKETCH**0.5))
 
 
 def _channels(layers: list[_Layer], index: Indices, activation: str) -> Channels:

@@ -40,6 +40,8 @@ class View:
     turn: Move
     gains: Gains
     likeness: float
+    plus: float = 0.0
+    """What was added to the stored gains."""
 
 
 Layer = Attention | Group

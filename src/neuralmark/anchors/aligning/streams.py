@@ -7,7 +7,7 @@ other side of it is in order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from neuralmark.structures.structure import Array, Indices, Side
 
 _LEAST = 0.02
 """Channels less alike than this are not the same."""
+_CHANCE = 6.0
+"""What is no more alike than this many deviations of chance is not matched channel by channel."""
+_FLAT = 1e-14
 _TINY = 1e-12
 
 
@@ -28,6 +31,7 @@ class Moments:
     cross: Floats
     one: Floats
     two: Floats
+    rows: list[int] = field(default_factory=list)
 
     @classmethod
     def empty(cls, one: int, two: int) -> "Moments":
@@ -40,23 +44,43 @@ class Moments:
         if min(sizes) < _TINY:
             return
         one, two = one / np.float32(sizes[0]), two / np.float32(sizes[1])
+        self.rows.append(len(one))
         self.cross[...] += one.T @ two
         self.one[...] += np.einsum("ij,ij->j", one, one)
         self.two[...] += np.einsum("ij,ij->j", two, two)
 
-    def order(self) -> Move:
-        """The signed permutation that suits them best."""
+    def turns(self) -> Iterator[Move]:
+        """What the suspect's stream may have been through; nothing where nothing was seen."""
+        if not self.rows:
+            return
         alike = self.cross / np.maximum(np.sqrt(np.outer(self.one, self.two)), _TINY)
+        usual = float(np.median(np.abs(alike).max(axis=1)))
+        if usual > _CHANCE / sum(self.rows) ** 0.5:  # else the channels are mixed, or others
+            yield self._order(alike)
+        yield self._rotation()
+
+    def _order(self, alike: Floats) -> Move:
+        """The signed permutation that suits them best."""
         index = matched(lambda rows: np.abs(alike[rows]), *alike.shape).index
         held = alike[np.arange(len(index)), np.maximum(index, 0)]
         index = np.where(np.abs(held) < _LEAST, MISSING, index)
         turned = (held < 0) & (index != MISSING)
         return Move(index, np.where(turned, -1, 1).astype(np.float32) if turned.any() else None)
 
-    def rotation(self) -> Move:
+    def _rotation(self) -> Move:
         """The orthogonal matrix that suits them best (Procrustes)."""
-        left, _, right = np.linalg.svd(self.cross, full_matrices=False)
-        return Move(matrix=(left @ right).astype(np.float32)).rounded()
+        return Move(matrix=nearest_rotation(self.cross).astype(np.float32)).rounded()
+
+
+def nearest_rotation(matrix: Floats) -> Floats:
+    """The orthogonal matrix that is most like this one."""
+    if matrix.shape[0] != matrix.shape[1]:
+        left, _, right = np.linalg.svd(matrix, full_matrices=False)
+        return np.asarray(left @ right)
+    square, turn = np.linalg.eigh(matrix.T @ matrix)  # faster than a decomposition of the matrix
+    root = np.sqrt(np.maximum(square, _FLAT * max(float(square[-1]), _TINY)))
+    found = (matrix @ turn / root) @ turn.T
+    return np.asarray(1.5 * found - 0.5 * found @ (found.T @ found))
 
 
 def fixed_rows(both: Both, tokens: Indices | None, gains: Gains) -> Iterator[Two]:

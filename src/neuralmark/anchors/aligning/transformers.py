@@ -12,7 +12,7 @@ from neuralmark.anchors.aligning.axes import aligned
 from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.aligning.layers import Run, align_layer, layers_of
 from neuralmark.anchors.aligning.sides import Both
-from neuralmark.anchors.aligning.turning import found_view
+from neuralmark.anchors.aligning.turning import Search
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.structures.structure import Weights
 
@@ -25,12 +25,14 @@ def align_transformer(
     if structure is None or not structure.attentions:
         return {}
     both = Both(suspects, anchor, structure)
-    view = found_view(both, limit)
+    search = Search(both, limit)
+    view = search.view()
     wanted = [name for name in names if both.has(name)]
     runs: dict[str, list[Run]] = {name: [] for name in wanted}
     for layer in layers_of(both):
         if layer.tensors() & runs.keys():
-            for run in align_layer(both, layer, view, limit):
+            known = search.runs.get(layer.name)
+            for run in align_layer(both, layer, view, limit) if known is None else known:
                 if run.side.tensor in runs:
                     runs[run.side.tensor].append(run)
     found = {name: aligned(both, name, runs[name], view) for name in wanted}

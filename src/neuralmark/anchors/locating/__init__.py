@@ -13,6 +13,7 @@ pieces, products; on small samples, then exactly on the whole of what was chosen
     slices      of fused tensors (with `rowsearch`)
     joins       of pieces
     products    of factors
+    kinship     what lies where its neighbours went
     restructured  candidates for the aligner, by name or profile (with `profiles`)
     assigning   who takes what
 """
@@ -21,7 +22,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from neuralmark.anchors.anchor import Anchor
-from neuralmark.anchors.locating import candidates, joins, products, restructured, slices
+from neuralmark.anchors.locating import candidates, joins, kinship, products, restructured, slices
 from neuralmark.anchors.locating.assigning import one_to_one, shared
 from neuralmark.anchors.locating.likeness import Likeness, likeness
 from neuralmark.anchors.locating.seeking import (
@@ -31,21 +32,26 @@ from neuralmark.anchors.locating.seeking import (
     Found,
     Quest,
     Wanted,
-    quest_of,
+    begin,
 )
 from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.locating.views import View
 from neuralmark.core.names import canonical_name
+from neuralmark.structures.structure import Array
 
 Step = Callable[[Quest, Sequence[Wanted], Found], list[Candidate]]
 
-_STEPS: tuple[Step, ...] = (
-    candidates.by_names,
-    candidates.by_shapes,
-    slices.by_slices,
-    joins.by_joins,
-    products.by_products,
-)
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, steps done, steps in all."""
+
+_STEPS: dict[str, Step] = {
+    "by name": candidates.by_names,
+    "by shape": candidates.by_shapes,
+    "in fused tensors": slices.by_slices,
+    "in pieces": joins.by_joins,
+    "as products": products.by_products,
+    "by what is beside them": kinship.by_kin,
+}
 """What is tried in turn, each for what has not been found so far."""
 
 
@@ -67,6 +73,7 @@ def locate(
     anchor: Anchor,
     names: Collection[str] | None = None,
     limit: int = LIMIT,
+    progress: Progress | None = None,
 ) -> dict[str, Located]:
     """For each tensor of the anchor (of these names) the likest part of the suspect.
 
@@ -75,24 +82,46 @@ def locate(
         anchor: What is sought.
         names: Only these; None: all.
         limit: How many tensors of the suspect are compared with those of one shape, at most.
+        progress: Called with what is being done, steps done, and steps in all.
 
     Returns:
         Where each was found, by its canonical name; those that were not are absent.
     """
-    quest = quest_of(suspect, anchor, set(anchor) if names is None else set(names), limit)
-    tied = [frozenset(pair) for pair in anchor.skeleton.tied]
+    tell = progress or (lambda *_: None)
+    quest = Quest(suspect, anchor, [], anchor.skeleton.heads, limit)
+    exact: dict[tuple[str, View], Located] = {}
     seen: list[Candidate] = []
-    found: dict[str, Candidate] = {}
-    for step in _STEPS:
+    sought = set(anchor) if names is None else set(names)
+    for wanted, coarse in begin(quest, sought):
+        tell("finding tensors", len(quest.wanted), len(sought))
+        quest.wanted.append(wanted)
+        own = candidates.at_once(quest, wanted)
+        if own is not None:
+            seen.append(own)
+            exact[own.name, own.view] = _exact(quest, own, coarse)
+    found = _chosen(quest, seen, tell)
+    return {
+        w.name: exact.get((w.name, found[w.name].view))
+        or _exact(quest, found[w.name], anchor[w.name])
+        for w in quest.wanted
+        if w.name in found
+    }
+
+
+def _chosen(quest: Quest, seen: list[Candidate], tell: Progress) -> dict[str, Candidate]:
+    """The likest of all that is found in any way; what is not alike, by name or profile."""
+    tied = [frozenset(pair) for pair in quest.anchor.skeleton.tied]
+    found = {each.name: each for each in seen}
+    for number, (what, step) in enumerate(_STEPS.items()):
         left = [wanted for wanted in quest.wanted if not _settled(found.get(wanted.name), step)]
         if left:
+            tell(f"finding tensors {what}", number, len(_STEPS))
             seen += step(quest, left, found)
             found = shared(one_to_one(seen), seen, tied)
     sure = {w.name: found[w.name] for w in quest.wanted if restructured.known(w, found)}
     unlike = [wanted for wanted in quest.wanted if wanted.name not in sure]
     chosen = restructured.by_profiles(quest, unlike, sure) if unlike else []
-    found = {**sure, **{each.name: each for each in chosen}}
-    return {w.name: _exact(quest, found[w.name]) for w in quest.wanted if w.name in found}
+    return {**sure, **{each.name: each for each in chosen}}
 
 
 def _settled(found: Candidate | None, step: Step) -> bool:
@@ -102,9 +131,9 @@ def _settled(found: Candidate | None, step: Step) -> bool:
     return found.direct and (found.score >= SETTLED or step is not candidates.by_shapes)
 
 
-def _exact(quest: Quest, found: Candidate) -> Located:
+def _exact(quest: Quest, found: Candidate, coarse: Array) -> Located:
     """The likeness of the whole; of other lengths, none."""
-    values, coarse = found.view.read(quest.suspect), quest.anchor[found.name]
+    values = found.view.read(quest.suspect)
     whole = likeness(values, coarse) if values.shape == coarse.shape else Likeness(0.0, 1.0, 0)
     renamed = any(canonical_name(name) != found.name for name in found.view.stored())
     told = ("renamed", *found.view.changes) if renamed else found.view.changes

@@ -21,10 +21,21 @@ MOST_PREFIXES = 4
 """How many common prefixes are tried, those that cover most tensors first."""
 FLOOR = 0.3
 """What is less alike than this is no candidate."""
+_EXPLAINED = 0.95
+"""An adapter belongs to what was marked if it leaves at most this of what the base leaves."""
 _KEPT = 6
 """Candidates that are kept of all that have the right shape."""
 _TOGETHER = 64
 """Samples of a suspect that are compared at once."""
+
+
+def at_once(quest: Quest, wanted: Wanted) -> Candidate | None:
+    """The only tensor of its name, if a sample leaves no doubt that it is the one."""
+    own = quest.by_name.get(wanted.name, ())
+    if len(own) != 1:
+        return None
+    best = _best(quest, wanted, own[0])
+    return best if best is not None and best.direct and best.score >= SETTLED else None
 
 
 def by_names(quest: Quest, left: Sequence[Wanted], _: Found) -> list[Candidate]:
@@ -95,7 +106,8 @@ def _with_adapter(quest: Quest, wanted: Wanted, whole: Whole, best: Candidate) -
     gap = finite(wanted.sample) - base
     scale = float(np.float32((gap * delta).sum() / square))
     seen = quest.judged(Adapted(plain, added, scale), wanted, named=True)
-    return seen if seen.score > best.score else None
+    gained = 1 - seen.score**2 < _EXPLAINED * (1 - best.score**2)
+    return seen if gained else None
 
 
 def by_shapes(quest: Quest, left: Sequence[Wanted], _: Found) -> list[Candidate]:

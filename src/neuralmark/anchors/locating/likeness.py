@@ -99,11 +99,18 @@ def convincing(size: int) -> float:
 def likeness(one: Array, anchor: Array) -> Likeness:
     """Of two tensors of one shape."""
     mine, other = prepared(one), prepared(anchor)
-    rows, row_stray = _along(mine, other)
+    rows = _along(mine, other)
     if mine.shape[0] == 1:
-        return Likeness(rounded(rows), rounded(row_stray), mine.size)
-    columns, column_stray = _along(mine.transpose(1, 0, 2), other.transpose(1, 0, 2))
-    return Likeness(rounded(max(rows, columns)), rounded(max(row_stray, column_stray)), mine.size)
+        return Likeness(rounded(rows.cosine), rounded(rows.stray), mine.size)
+    turned = mine.transpose(1, 0, 2), other.transpose(1, 0, 2)
+    columns = _along(*turned)
+    if rows.cosine >= columns.cosine:
+        stray = max(rows.stray, _along(rows.fitted(mine).transpose(1, 0, 2), turned[1]).stray)
+    else:
+        stray = max(
+            columns.stray, _along(columns.fitted(turned[0]).transpose(1, 0, 2), other).stray
+        )
+    return Likeness(rounded(max(rows.cosine, columns.cosine)), rounded(stray), mine.size)
 
 
 def rounded(value: float) -> float:
@@ -111,20 +118,34 @@ def rounded(value: float) -> float:
     return float(np.rint(value / GRID) * GRID)
 
 
-def _along(one: Array, anchor: Array) -> tuple[float, float]:
+@dataclass(frozen=True, eq=False)
+class _Regressed:
+    """Places of the first axis, each with a factor of its own."""
+
+    cosine: float
+    stray: float
+    factors: Scores
+
+    def fitted(self, values: Array) -> Array:
+        """With the factors put on."""
+        return values * self.factors.astype(np.float32)[:, None, None]
+
+
+def _along(one: Array, anchor: Array) -> _Regressed:
     """Cosine with a factor for each place of the first axis, and the share of unlike places."""
     dots = np.einsum("ijk,ijk->i", one, anchor, dtype=np.float64)
     mine = np.einsum("ijk,ijk->i", one, one, dtype=np.float64)
     other = np.einsum("ijk,ijk->i", anchor, anchor, dtype=np.float64)
     total = other.sum()
+    factors = _ratio(dots, mine)
     if not total:
-        return 0.0, 0.0
+        return _Regressed(0.0, 0.0, factors)
     squares = _ratio(dots * dots, mine * other)
     held = mine > 0
     value = unbiased(float((squares * other).sum() / total), anchor[0].size)
     typical = float(np.median(squares[held])) if held.any() else 0.0
     stray = float(other[held & (squares < typical / 4)].sum() / total)
-    return value, stray
+    return _Regressed(value, stray, factors)
 
 
 def unbiased(square: float, length: int) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 
 from neuralmark.anchors.locating.assigning import one_to_one
 from neuralmark.anchors.locating.candidates import namesakes, prefixes
+from neuralmark.anchors.locating.kinship import Kin, relatives
 from neuralmark.anchors.locating.layouts import Axes, nearly, orders, oriented_nearly, size_of
 from neuralmark.anchors.locating.likeness import Scores, convincing, finite
 from neuralmark.anchors.locating.profiles import distances, profile
@@ -68,7 +69,8 @@ def by_profiles(quest: Quest, left: Sequence[Wanted], sure: Found) -> list[Candi
     for wanted in left:
         classes[wanted.shape].append(wanted)
     layout = AxisOrders.of(classes, free, turned=_mostly_turned(sure))
-    groups = [_group(quest, members, layout, free) for members in classes.values()]
+    kin = Kin.of(sure)
+    groups = [_group(quest, members, layout, free, kin) for members in classes.values()]
     groups = [group for group in groups if group.pool]
     names = trusted(groups)
     return list(one_to_one(each for g in groups for each in g.candidates(names)).values())
@@ -139,7 +141,7 @@ class Likely:
         from scipy.optimize import linear_sum_assignment
 
         rows = self.named.any(axis=1)
-        if rows.sum() < _FEWEST:
+        if rows.sum() < _FEWEST or len(self.wanted[0].shape) == 1:
             return 0.0, 0.0
         table = self.apart[rows]
         chosen, columns = linear_sum_assignment(table)
@@ -154,7 +156,7 @@ def trusted(groups: Sequence[Likely]) -> bool:
 
 
 def _group(
-    quest: Quest, members: Sequence[Wanted], layout: AxisOrders, free: Sequence[Whole]
+    quest: Quest, members: Sequence[Wanted], layout: AxisOrders, free: Sequence[Whole], kin: Kin
 ) -> Likely:
     pool = _pool(quest, members, layout, free)
     if not pool:
@@ -166,7 +168,7 @@ def _group(
     lengths = np.array([_length_penalty(members[0].entry.kept_shape, h.shape) for h in pool])
     apart += lengths - lengths.min()
     ways = prefixes(quest)
-    named = np.stack([_named(quest, each, pool, ways) for each in members])
+    named = np.stack([_named(quest, each, pool, kin, ways) for each in members])
     return Likely(members, pool, apart, named)
 
 
@@ -204,9 +206,11 @@ def _same_tokens(rows: Array, anchor: Array) -> bool:
 
 
 def _named(
-    quest: Quest, wanted: Wanted, pool: Sequence[Held], ways: Sequence[tuple[str, str]]
+    quest: Quest, wanted: Wanted, pool: Sequence[Held], kin: Kin, ways: Sequence[tuple[str, str]]
 ) -> Mask:
-    views = {whole.view for whole in namesakes(quest, wanted.name, ways)}
+    """Which of them go by the name, or by one that the neighbours' speak for."""
+    near = {whole.view for whole in relatives(quest, kin, wanted.name)}
+    views = near or {whole.view for whole in namesakes(quest, wanted.name, ways)}
     return np.array([held.whole.view in views for held in pool], np.bool_)
 
 

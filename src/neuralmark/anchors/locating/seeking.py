@@ -1,7 +1,7 @@
 """What is sought, where, and within which limits."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -81,7 +81,7 @@ class Quest:
 
     suspect: SuspectWeights
     anchor: Anchor
-    wanted: Sequence[Wanted]
+    wanted: list[Wanted]
     heads: int = 0
     limit: int = LIMIT
     budget: list[float] = field(default_factory=lambda: [2.0**39])
@@ -132,16 +132,23 @@ class Quest:
 def quest_of(
     suspect: SuspectWeights, anchor: Anchor, names: Collection[str], limit: int = LIMIT
 ) -> Quest:
-    """Samples of all that is sought, small enough to be held together."""
-    entries = [entry for entry in anchor.entries if entry.name in names]
+    """What is sought, each with a sample of it: the whole anchor is read once."""
+    quest = Quest(suspect, anchor, [], anchor.skeleton.heads, limit)
+    for wanted, _ in begin(quest, names):
+        quest.wanted.append(wanted)
+    return quest
+
+
+def begin(quest: Quest, names: Collection[str]) -> Iterator[tuple[Wanted, Array]]:
+    """Each tensor of these names, with a sample that is small enough to be held, and its values."""
+    entries = [entry for entry in quest.anchor.entries if entry.name in names]
     side = SIDE
     while side > 8 and 4 * sum(_sampled(e.kept_shape, side) for e in entries) > _ROOM:
         side //= 2
-    wanted = []
     for entry in entries:
         index = sample_of(entry.kept_shape, side)
-        wanted.append(Wanted(entry, index, taken(anchor[entry.name], index).copy()))
-    return Quest(suspect, anchor, wanted, anchor.skeleton.heads, limit)
+        coarse = quest.anchor[entry.name]
+        yield Wanted(entry, index, taken(coarse, index).copy()), coarse
 
 
 def _sampled(shape: Shape, side: int) -> int:

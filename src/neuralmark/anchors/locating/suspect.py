@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 Index = tuple[Indices | None, ...]
 """For each axis the places that are taken, or None: all of them."""
 
-KEPT_BYTES = 256 << 20
+KEPT_BYTES = 64 << 20
 """Tensors that cannot be read in part are kept, up to this much, for the next who asks."""
 
 _GAP = 1 << 14

@@ -291,10 +291,8 @@ def _judged(
     if key is None or before is None:
         return None, ""
     try:
-        bound = bytes.fromhex(before.anchor or "")
-        attempts = [
-            replace(way, anchor=bound) for way in claimed(suspect.tensors(), before.placement)
-        ]
+        anchor = bytes.fromhex(before.anchor_digest or "")
+        attempts = claimed(suspect.tensors(), before.placement, anchor)
         if not attempts:
             raise UnknownTensorError("too few of the marked tensors are left under their names")
         finding, _ = best_finding(suspect, key, attempts)
