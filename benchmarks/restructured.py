@@ -116,9 +116,7 @@ class Measured:
             self.gaps.setdefault(what, []).append(plain - bits)
 
 
-def measure(
-    table: Table, heads: int, secrets: int
-) -> Measured:
+def measure(table: Table, heads: int, secrets: int) -> Measured:
     """Everything that is done to one network."""
     found = Measured()
     for number in range(secrets):

@@ -220,7 +220,7 @@ def _tables(card: "Card") -> None:
         head: tuple[str, ...]
         numbers: tuple[int, ...]
         head = ("attack", "flips at", "bits", "change", "survives", "bits", "change", "strength")
-        numbers: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
+        numbers = (1, 2, 3, 4, 5, 6)
         if card.anchored:
             head, numbers = (*head[:-1], *ANCHOR_HEADS, head[-1]), (*numbers, 7, 8)
         lines = _removals(card.removals, anchored=card.anchored)
