@@ -22,12 +22,12 @@ from safetensors.numpy import load_file
 from benchmarks._anchored import MarkedTable, Table, resnet
 from benchmarks._common import Report, parser
 from neuralmark import Key
+from neuralmark.anchors.heads import heads_of
 from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.restructure import Manner, Restructure
 from neuralmark.errors import AttackError
 
-HEADS = {"gpt2": 4, "llama": 4, "vit": 4, "bert": 4}
 WAYS: tuple[tuple[Manner, float], ...] = (
     ("permute", 1.0),
     ("rescale", 1.0),
@@ -93,10 +93,9 @@ def rebuilt(table: Table, how: Manner, amount: float, heads: int, seed: int) -> 
 def networks(data: Path, work: Path, only: str | None) -> list[tuple[str, Table, int]]:
     """Those that are there."""
     found = [("resnet20", resnet(data, 20), 0), ("resnet56", resnet(data, 56), 0)]
-    for name in ("vgg", "gpt2", "llama", "vit", "bert"):
-        file = work / f"{name}-0" / "model.safetensors"
-        if file.exists():
-            found.append((name, dict(load_file(file)), HEADS.get(name, 0)))
+    for folder in sorted(work.glob("*-0")):
+        table = dict(load_file(folder / "model.safetensors"))
+        found.append((folder.name.removesuffix("-0"), table, heads_of(folder)))
     return [each for each in found if only in (None, each[0])]
 
 

@@ -78,6 +78,8 @@ def test_cards_and_rulings(release: str) -> None:
         ("verdict", ("<h1>Verified</h1>", "How clearly each bit was read", "Golden")),
         ("public", ("<h1>Verified</h1>", "This is the public view")),
         ("card", ("What this mark withstands", "forge-random", "finetune")),
+        ("aligned", ("<h1>Verified</h1>", "Where the weights went", "other.<wbr>weight", "permuted")),
+        ("lineage", ("<h1>Related</h1>", "descent, not of ownership", "other.<wbr>weight")),
         ("ruling", ("<h1>Owner: Golden</h1>", "2026-01-01T00:00:00+00:00", "Thief")),
     ],
 )
