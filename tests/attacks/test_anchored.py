@@ -1,12 +1,14 @@
 """Attacked copies read with the anchor: both columns, from launching to the card."""
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from neuralmark import Key, attacks
+from neuralmark import EmbedOptions, Key, attacks, embed
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import AnchorRecipe, build
 from neuralmark.anchors.originals import OriginalArrays
@@ -24,6 +26,7 @@ from neuralmark.core import readout
 from neuralmark.core.imprint import LeastChange, goal_of
 from neuralmark.errors import NoMarkError
 from neuralmark.marking.reading import require_carriers
+from neuralmark.records import Claim
 from tests.support.models import QUICK
 
 torch = pytest.importorskip("torch")
@@ -136,3 +139,24 @@ def test_the_card_has_both_columns() -> None:
     assert [p.matched for p in shifted.points] == [p.matched for p in rows["shift"].points]
     assert all(row.aligned is None for row in card.forgeries)
     assert attacks.Card.from_dict(card.to_dict()) == card
+
+
+def test_processes_find_the_anchor_beside_the_claim(tmp_path: Path) -> None:
+    out = tmp_path / "marked.safetensors"
+    save_file(dict(subject_of(network()).weights), tmp_path / "model.safetensors")
+    embed(tmp_path / "model.safetensors", KEY, out, EmbedOptions(tensors=NAMES))
+    cards = [
+        attacks.suite(out, KEY, SuiteOptions(["narrow"], jobs=jobs)).rows[0] for jobs in (1, 2)
+    ]
+    points = [[(p.matched, p.matched_aligned, p.held_aligned) for p in row.points] for row in cards]
+    assert points[0] == points[1]
+    assert points[0][0][0] is None
+    assert points[0][0][2]
+    bare = attacks.suite(
+        dict(load_file(out)),
+        KEY,
+        SuiteOptions(["shift"], jobs=1),
+        claim=Claim.load(f"{out}.claim.json"),
+    )
+    assert not bare.anchored  # a claim alone names the anchor, but holds none
+    assert bare.before.verified

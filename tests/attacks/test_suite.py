@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from neuralmark import Key, attacks, embed, imprint
+from neuralmark import EmbedOptions, Key, attacks, embed, imprint
 from neuralmark.attacks import Attack, Card, Outcome, Scene, option
 from neuralmark.attacks.contract import AttackKind
 from neuralmark.attacks.engine import arena, card, suite, tally
@@ -100,7 +100,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("suite")
     model = gaussian_model(folder / "model.safetensors")
     out = folder / "marked.safetensors"
-    embed(model, KEY, out)
+    embed(model, KEY, out, EmbedOptions(anchor=False))
     return out
 
 

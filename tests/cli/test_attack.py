@@ -15,7 +15,10 @@ from tests.support.checks import content_of
 from tests.support.commands import PYTHON, call, clean_environment, on_terminal, run
 from tests.support.models import QUICK, gaussian, plain_key
 
-SHARED = {"output", "force", "key", "passphrase_file", "tensor", "claim", "other", "seed", "json"}
+SHARED = {
+    *("output", "force", "key", "passphrase_file", "tensor", "claim", "anchor", "other", "seed"),
+    "json",
+}
 
 FIXED = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
 
@@ -65,6 +68,23 @@ def test_nothing_heavy_is_imported(command: tuple[str, ...]) -> None:
     )
     assert done.returncode == 0, done
     assert not set(done.stderr.split()) & {"torch", "sklearn", "rich", "gguf"}
+
+
+def test_the_anchor_beside_the_claim_is_used(marked: Path, key: Path, tmp_path: Path) -> None:
+    renamed = ("attack", "convert", marked, "--key", key, "--how", "rename")
+    found = call(*renamed)
+    assert (found.code, found.err) == (0, "")
+    assert found.out.startswith("MARK SURVIVED, READ WITH ITS ANCHOR\n")
+    assert re.search(r"with the anchor: +160 of 160 bits, \d+ needed: verified", found.out)
+    told = call(*renamed, "--json").json
+    assert (told["survived"], told["survived_aligned"]) == (False, True)
+    original = marked.with_name("model.safetensors")
+    guided = (*renamed, "--claim", f"{marked}.claim.json", "--anchor")
+    assert call(*guided, original).code == 0
+    save_file({"a": gaussian(8, 8)}, tmp_path / "other.safetensors")
+    other = call(*guided, tmp_path / "other.safetensors")
+    assert other.code in (2, 3)
+    assert "not the original of the claim" in other.err
 
 
 def test_survived_and_flipped(marked: Path, key: Path) -> None:

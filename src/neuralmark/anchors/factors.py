@@ -16,10 +16,13 @@ Floats = npt.NDArray[np.float64]
 LEAST_LIKENESS = 0.12
 """Channels whose cosine is below this are not taken for the same."""
 RESCALED, DRAWN_IN = "rescaled", "outlying channels drawn in"
+FLIPPED = "flipped"
 
 _SWEEPS = 12
 _NOTICEABLE = 0.05
 """Typical deviation of the factors (logarithm) from which they are spoken of."""
+_STRAY = 0.01
+"""The share of weights whose factor may be negative by chance."""
 _FARTHEST = 3.0
 """A channel whose residual is so many times the median of all is drawn in."""
 
@@ -37,6 +40,7 @@ def rescaled(values: Array, anchor: Array) -> tuple[Array, tuple[str, ...]]:
     rows, columns = _factors(cube, target)
     noticed = [RESCALED] if _noticeable(rows) or _noticeable(columns) else []
     whole = (rows[:, None, None] * columns[None, :, None]).astype(np.float32)
+    noticed += [FLIPPED] if (whole < 0).mean() > _STRAY else []
     found, drawn = _tempered(np.asarray(cube / whole), target)
     if drawn:
         noticed.append(DRAWN_IN)

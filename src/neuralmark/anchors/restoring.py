@@ -140,7 +140,7 @@ class Restoration:
             likeness=_short(located.cosine),
             restored=_short(cosine),
             found=_short(float(masks[0].mean() * masks[1].mean())),
-            changes=(*changes, *scaled),
+            changes=tuple(dict.fromkeys((*changes, *scaled))),
         )
         products = dot, energy, held
         share, trust, notes = cleaned.share, cleaned.trust, cleaned.notes
