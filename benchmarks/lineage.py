@@ -86,8 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
     report.target(
         "pairs of each kind", min(len(low), len(high)), "30", passed=min(len(low), len(high)) >= 30
     )
-    found = auc(low, high)
-    report.target("AUC", found, "1.000", passed=found >= 0.9995)
+    area = auc(low, high)
+    report.target("AUC", area, "1.000", passed=area >= 0.9995)
     wrong = sum(x >= RELATED_SCORE for x in low) + sum(x < RELATED_SCORE for x in high)
     report.target("pairs on the wrong side", wrong, "none", passed=wrong == 0)
     return report.finish()
