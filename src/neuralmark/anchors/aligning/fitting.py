@@ -1,6 +1,6 @@
 """Tensors put in order together: channels that several of them share get one order (pure).
 
-A `Piece` is a tensor of the anchor and what the suspect has for it; a `Bundle` is a set of channels
+A `PuzzlePiece` is a tensor of the anchor and what the suspect has for it; a `Bundle` is a set of channels
 that move together wherever they occur: rows of what makes them, columns of what reads them. A
 single tensor is one piece with two bundles. One bundle is put in order at a time, by all of its
 pieces, as the channels on their other axes lie at present; first without signs, then with signs,
@@ -33,7 +33,7 @@ _GUESS = 0.3
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class PuzzlePiece:
     """One tensor of both models, balanced: rows x columns x positions."""
 
     name: str
@@ -82,7 +82,7 @@ Signs = tuple[Floats, Floats]
 class Puzzle:
     """All pieces and bundles."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PuzzlePiece, ...]
     bundles: tuple[Bundle, ...]
 
 
@@ -221,7 +221,7 @@ def _update(
     return _placed(bundle, terms, signed=signs is not None)
 
 
-def _seen(piece: Piece, axis: int, other: Order, signs: Floats | None) -> _Term | None:
+def _seen(piece: PuzzlePiece, axis: int, other: Order, signs: Floats | None) -> _Term | None:
     """The channels of an axis, by those of the other axis that have a place."""
     one, two = np.moveaxis(piece.anchor, axis, 0), np.moveaxis(piece.suspect, axis, 0)
     basis = piece.basis if signs is None else None
@@ -273,7 +273,7 @@ def _blocks(bundle: Bundle, terms: list[_Term], *, signed: bool) -> Blocks:
     return blocks
 
 
-def _products(piece: Piece, orders: Orders) -> Floats:
+def _products(piece: PuzzlePiece, orders: Orders) -> Floats:
     """Inner products of the kernels of both models, as the orders lie."""
     rows, columns = (orders[number].index for number in piece.bundles)
     taken = piece.suspect[np.maximum(rows, 0)][:, np.maximum(columns, 0)]

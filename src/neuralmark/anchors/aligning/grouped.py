@@ -17,8 +17,8 @@ from neuralmark.anchors.aligning.fitting import (
     Fit,
     Floats,
     Order,
-    Piece,
     Puzzle,
+    PuzzlePiece,
     fit,
     guessed,
 )
@@ -108,7 +108,7 @@ class _Work:
     def puzzle(self, copies: Mapping[str, Joints]) -> Puzzle:
         """All tensors as pieces."""
         owners = {owner: number for number, owner in enumerate(self.owners())}
-        pieces: list[Piece] = []
+        pieces: list[PuzzlePiece] = []
         sides: dict[int, list[tuple[int, int]]] = {number: [] for number in owners.values()}
         for name in self.names:
             rows, columns = (owners[self.layout[name, axis].owner] for axis in (0, 1))
@@ -116,7 +116,7 @@ class _Work:
             sides[columns].append((len(pieces), 1))
             one = self._cube(self.anchor[name], name)
             two = self._cube(self._joined(name, copies), name)
-            pieces.append(Piece(name, one, two, (rows, columns)))
+            pieces.append(PuzzlePiece(name, one, two, (rows, columns)))
         bundles = []
         for touched in sides.values():
             piece, axis = pieces[touched[0][0]], touched[0][1]

@@ -9,7 +9,15 @@ from neuralmark.anchors.aligning.assigning import require_within
 from neuralmark.anchors.aligning.contents import balanced, laid
 from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.aligning.finishing import Axis, aligned, kept_orders
-from neuralmark.anchors.aligning.fitting import Bundle, Fit, Order, Piece, Puzzle, fit, guessed
+from neuralmark.anchors.aligning.fitting import (
+    Bundle,
+    Fit,
+    Order,
+    Puzzle,
+    PuzzlePiece,
+    fit,
+    guessed,
+)
 from neuralmark.anchors.moves import Move
 from neuralmark.structures.structure import Array
 
@@ -35,7 +43,7 @@ def align_single(
 
 def _puzzle(values: Array, anchor: Array) -> Puzzle:
     one, two = balanced(laid(anchor)), balanced(laid(values))
-    piece = Piece("", one, two, (0, 1))
+    piece = PuzzlePiece("", one, two, (0, 1))
     sizes = zip(one.shape[:2], two.shape[:2], strict=True)
     return Puzzle((piece,), tuple(Bundle(a, b, ((0, n),)) for n, (a, b) in enumerate(sizes)))
 
