@@ -356,7 +356,7 @@ SCRIPT = """
 import sys
 from neuralmark import Key, attacks, errors
 try:
-    attacks.suite(sys.argv[1], Key.load(sys.argv[2]), only=["shift"], jobs=2)
+    attacks.suite(sys.argv[1], Key.load(sys.argv[2]), attacks.SuiteOptions(only=["shift"], jobs=2))
 except errors.AttackError as error:
     print(error)
 """
