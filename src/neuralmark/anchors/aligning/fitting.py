@@ -1,11 +1,11 @@
 """Tensors put in order together: channels that several of them share get one order (pure).
 
-A `PuzzlePiece` is a tensor of the anchor and what the suspect has for it; a `Bundle` is a set of channels
-that move together wherever they occur: rows of what makes them, columns of what reads them. A
-single tensor is one piece with two bundles. One bundle is put in order at a time, by all of its
-pieces, as the channels on their other axes lie at present; first without signs, then with signs,
-which every piece has for itself (batch norms undo them, and positive factors are balanced away).
-"""
+A `PuzzlePiece` is a tensor of the anchor and what the suspect has for it; a `Bundle` is a set of
+channels that move together wherever they occur: rows of what makes them, columns of what reads
+them. A single tensor is one piece with two bundles. One bundle is put in order at a time, by all
+of its pieces, as the channels on their other axes lie at present; first without signs, then with
+signs, which every piece has for itself (batch norms undo them, and positive factors are balanced
+away)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
