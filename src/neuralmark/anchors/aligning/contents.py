@@ -13,7 +13,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.floating]
 
 _SWEEPS = 10
-_EXACT = 1 << 22
+_EXACT = 1 << 21
 """Up to so many weights everything is computed in float64."""
 _POSITIONS = 9
 """Kernels with more positions are seen in so many main directions."""
@@ -29,7 +29,7 @@ def laid(values: npt.NDArray[np.floating]) -> Floats:
     shape = values.shape if values.ndim > 1 else (*values.shape, 1)
     cube = values.reshape(shape[0], shape[1], int(np.prod(shape[2:])))
     kind = np.float64 if values.size <= _EXACT else np.float32
-    kept: Floats = cube.astype(kind)
+    kept: Floats = cube.astype(kind, copy=False)
     return np.asarray(np.where(np.isfinite(kept), kept, 0)) if _spoilt(kept) else kept
 
 

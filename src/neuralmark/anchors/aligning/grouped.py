@@ -20,6 +20,7 @@ from neuralmark.anchors.aligning.fitting import (
     Puzzle,
     PuzzlePiece,
     fit,
+    fits,
     guessed,
 )
 from neuralmark.anchors.aligning.joining import Joints, find_copies
@@ -215,7 +216,7 @@ def _best(puzzle: Puzzle, in_place: set[int]) -> Fit:
     """From what cannot have moved, and from profiles; the likest end."""
     sizes = {n: puzzle.bundles[n] for n in in_place}
     start = {n: Order.same(b.anchor) for n, b in sizes.items() if b.anchor == b.suspect}
-    best = fit(puzzle, start) if start else None
+    best = fit(puzzle, start) if start and fits(puzzle, start) else None
     if best is None or best.score < _GOOD:
         other = fit(puzzle, {n: guessed(puzzle, n) for n in range(len(puzzle.bundles))})
         best = other if best is None or other.score > best.score else best

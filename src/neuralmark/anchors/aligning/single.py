@@ -16,6 +16,7 @@ from neuralmark.anchors.aligning.fitting import (
     Puzzle,
     PuzzlePiece,
     fit,
+    fits,
     guessed,
 )
 from neuralmark.anchors.moves import Move
@@ -33,12 +34,14 @@ def align_single(
         raise ValueError("a tensor of two axes or more, with the anchor's kernel positions")
     for axis in (0, 1):
         require_within(anchor.shape[axis], values.shape[axis], limit)
-    puzzle = _puzzle(values, anchor)
     fixed = {axis: _order(move) for axis, move in enumerate(known) if move is not None}
+    return aligned(_axes(_puzzle(values, anchor), fixed), values, anchor)
+
+
+def _axes(puzzle: Puzzle, fixed: dict[int, Order]) -> list[Axis]:
     best = _best(puzzle, fixed)
     kept = kept_orders(puzzle, best)
-    axes = [Axis(kept[axis], best.signs[0][axis]) for axis in (0, 1)]
-    return aligned(axes, values, anchor)
+    return [Axis(kept[axis], best.signs[0][axis]) for axis in (0, 1)]
 
 
 def _puzzle(values: Array, anchor: Array) -> Puzzle:
@@ -59,8 +62,10 @@ def _best(puzzle: Puzzle, fixed: dict[int, Order]) -> Fit:
         return fit(puzzle, {}, fixed)
     best: Fit | None = None
     for number, bundle in enumerate(puzzle.bundles):
-        if bundle.anchor == bundle.suspect:
-            best = _likest(best, fit(puzzle, {number: Order.same(bundle.anchor)}))
+        start = {number: Order.same(bundle.anchor)}
+        better = best is None or best.score < _GOOD
+        if better and bundle.anchor == bundle.suspect and fits(puzzle, start):
+            best = _likest(best, fit(puzzle, start))
     for number in (0, 1):
         if best is None or best.score < _GOOD:
             best = _likest(best, fit(puzzle, {number: guessed(puzzle, number)}))
