@@ -54,7 +54,7 @@ def refound(
         if before.cosine >= WEAK or len(shape) < 2 or int(np.prod(shape)) > LARGEST:
             continue
         likest, best = None, before.cosine + BETTER
-        near = located[name].view.stored() if name in located else ()
+        near = tuple(located[name].view.stored()) if name in located else ()
         for view in _products(suspect.shapes, shape, near, used):
             cosine = _cosine(view, suspect, anchor, name, limit)
             if cosine > best:
