@@ -99,7 +99,7 @@ def _used(move: Move) -> int:
     """How many of the suspect's channels a move uses."""
     if move.index is None:
         assert move.matrix is not None
-        return move.matrix.shape[1]
+        return int(move.matrix.shape[1])
     gathers = [each.index for each in (move, *move.also) if each.index is not None]
     return len(np.setdiff1d(np.concatenate(gathers), [MISSING]))
 
