@@ -72,7 +72,8 @@ def command(
     With a claim or tensor names, verify reads only those tensors. Without, it follows a claim of
     this key beside MODEL. Where there is none, it tries the tensors that auto would choose and
     every tensor large enough, and corrects the bound for all of them; a mark that is bound to an
-    anchor, as embed writes it, is found only with its claim. Exit code 0: verified; 1: not; 3: the weights could not be read.
+    anchor, as embed writes it, is found only with its claim. Exit code 0: verified; 1: not; 3: the
+    weights could not be read.
     """
     from neuralmark.api import verify
 
