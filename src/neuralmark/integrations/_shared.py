@@ -63,14 +63,14 @@ def numbers(mark: LiveMark) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedMark:
     """What is left of a marked training: the trained mark's claim, and the sealed mark, if any."""
 
     claim: Claim
     sealed: Embedding | None = None
 
 
-def finish(mark: LiveMark, path: Path, *, writes: bool, seal: Path | None = None) -> Finished:
+def finish(mark: LiveMark, path: Path, *, writes: bool, seal: Path | None = None) -> FinishedMark:
     """Restore all margins, seal if asked to, detach, and let one process write the claim.
 
     Every process calls it. Beside the model lies one claim of a key only: where the sealed mark's
@@ -90,4 +90,4 @@ def finish(mark: LiveMark, path: Path, *, writes: bool, seal: Path | None = None
     if writes and (seal is None or claim_path(seal) != path):
         path.parent.mkdir(parents=True, exist_ok=True)
         claim.save(path, overwrite=True)
-    return Finished(claim, sealed)
+    return FinishedMark(claim, sealed)
