@@ -85,7 +85,8 @@ class Move:
             along = along * self.factor.astype(np.float32)
         shape = [1] * values.ndim
         shape[axis] = -1
-        taken *= along.reshape(shape)
+        with np.errstate(invalid="ignore"):  # infinity in a channel that is left out
+            taken *= along.reshape(shape)
         for each in self.also:
             each._add_to(taken, values, axis)
         return taken
