@@ -57,6 +57,40 @@ def rescaled(values: Array, anchor: Array) -> tuple[Array, tuple[str, ...]]:
     return found.reshape(values.shape), tuple(noticed)
 
 
+def likeness(values: Array, anchor: Array) -> float:
+    """The largest cosine of two tensors over all factors of rows and columns; 0 for nothing.
+
+    Channels that are not alike shrink to nothing here, so that none of them is blown up.
+    """
+    if values.ndim < 2 or not values.size:
+        return _cosine(values, anchor)
+    cube, target = _finite(_cube(values)), _cube(anchor)
+    peak = float(np.abs(cube).max())
+    whole = float(_totals(target)[0].sum())
+    if not (peak > 0 and whole > 0):
+        return 0.0
+    cube = np.asarray(cube / np.float32(peak))
+    shared, own = _Table(cube, target), _Table(cube, cube)
+    columns = _ratio(np.ones(cube.shape[1]), np.sqrt(own.by_column(np.ones(len(cube)))))
+    explained = 0.0
+    for _ in range(_SWEEPS):
+        rows = _ratio(shared.by_row(columns), own.by_row(columns**2))
+        towards = shared.by_column(rows)
+        columns = _ratio(towards, own.by_column(rows**2))
+        explained = float(columns @ towards)
+    return min(float(np.sqrt(max(explained, 0.0) / whole)), 1.0)
+
+
+def _ratio(one: Floats, two: Floats) -> Floats:
+    return np.divide(one, two, out=np.zeros_like(one), where=two > 1e-200)
+
+
+def _cosine(values: Array, anchor: Array) -> float:
+    one, two = (np.asarray(v, np.float64).reshape(-1) for v in (_finite(values), anchor))
+    whole = float(np.sqrt((one @ one) * (two @ two)))
+    return float(one @ two) / whole if whole > 0 else 0.0
+
+
 def _cube(values: Array) -> Array:
     return values.reshape(values.shape[0], values.shape[1], -1)
 

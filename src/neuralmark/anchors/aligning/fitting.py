@@ -257,7 +257,7 @@ def _seen(piece: PuzzlePiece, axis: int, other: Order, signs: Floats | None) -> 
         assert signs is not None
         two = two * signs[places, None].astype(two.dtype)
     else:
-        one, two = (contents.outlines(cube @ basis) for cube in (one, two))
+        one, two = (contents.outlines(contents.seen_in(cube, basis)) for cube in (one, two))
         one, two = one - one.mean(axis=0), two - two.mean(axis=0)
     flat = [contents.unit_rows((c * weight[:, None]).reshape(len(c), -1)) for c in (one, two)]
     numbers = len(places) * piece.anchor.shape[2]

@@ -24,6 +24,7 @@ from neuralmark.anchors.aligning.fitting import (
     guessed,
 )
 from neuralmark.anchors.aligning.joining import Joints, find_copies
+from neuralmark.anchors.aligning.single import can_be
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.structures.structure import HEADS, Array, Group, Structure, Weights
 
@@ -146,11 +147,10 @@ def _shapes(suspects: Weights, anchor: Anchor, limit: int) -> Shapes:
     """Tensors of two axes or more that both have whole, with the same kernel positions."""
     found = {}
     for entry in anchor.entries:
-        if entry.rows is not None or len(entry.shape) < 2 or entry.name not in suspects:
+        if entry.rows is not None or entry.name not in suspects:
             continue
         one, two = entry.shape, suspects[entry.name].shape
-        fits = len(one) == len(two) and one[2:] == two[2:] and 0 not in (*one, *two)
-        if fits and all(a * b <= limit for a, b in zip(one[:2], two[:2], strict=True)):
+        if can_be(two, one) and all(a * b <= limit for a, b in zip(one[:2], two[:2], strict=True)):
             found[entry.name] = (one, two)
     return found
 

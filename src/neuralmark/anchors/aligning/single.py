@@ -30,12 +30,18 @@ def align_single(
     values: Array, anchor: Array, limit: int, known: tuple[Move | None, Move | None] = (None, None)
 ) -> Aligned:
     """Order and signs of rows and columns; axes whose move is known (a gather) keep it."""
-    if values.ndim < 2 or values.shape[2:] != anchor.shape[2:]:
-        raise ValueError("a tensor of two axes or more, with the anchor's kernel positions")
+    if not can_be(values.shape, anchor.shape):
+        raise ValueError(f"a tensor of the shape {values.shape} cannot be one of {anchor.shape}")
     for axis in (0, 1):
         require_within(anchor.shape[axis], values.shape[axis], limit)
     fixed = {axis: _order(move) for axis, move in enumerate(known) if move is not None}
     return aligned(_axes(_puzzle(values, anchor), fixed), values, anchor)
+
+
+def can_be(shape: tuple[int, ...], anchor: tuple[int, ...]) -> bool:
+    """Whether a tensor may be another with channels moved, added or taken away."""
+    fits = len(shape) == len(anchor) >= 2 and shape[2:] == anchor[2:]
+    return fits and 0 not in (*shape, *anchor)
 
 
 def _axes(puzzle: Puzzle, fixed: dict[int, Order]) -> list[Axis]:
