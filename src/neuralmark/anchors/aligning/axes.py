@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from neuralmark.anchors.aligning.contract import FLIPPED, JOINED, PERMUTED, Aligned
-from neuralmark.anchors.aligning.finishing import cosine
 from neuralmark.anchors.aligning.layers import ROTATED, AxisRun, StreamView, out_of_order
 from neuralmark.anchors.aligning.sides import BothModels
-from neuralmark.anchors.factors import rescaled
+from neuralmark.anchors.factors import likeness
 from neuralmark.anchors.moves import MISSING, Move, moved
 from neuralmark.structures.structure import Array
 
@@ -46,7 +45,7 @@ def aligned(
     turned = moved(two, moves)
     if not moves or turned.shape != one.shape:
         return None
-    alike = cosine(rescaled(turned, one)[0], one)
+    alike = likeness(turned, one)
     counted = _counted(moves, theirs, joined=JOINED in changes)
     return Aligned(tuple(moves), (*sorted(changes), *counted), alike)
 
