@@ -15,7 +15,7 @@ from benchmarks._anchored import MarkedTable, Table
 from benchmarks._common import Report, parser
 from benchmarks.restructured import networks
 from neuralmark import Key
-from neuralmark.attacks.convert import WAYS, Convert
+from neuralmark.attacks.convert import WAYS, ConversionWay, Convert
 from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.errors import AttackError
@@ -23,7 +23,7 @@ from neuralmark.errors import AttackError
 NEEDED = 228
 
 
-def converted(table: Table, how: str, heads: int) -> Table | None:
+def converted(table: Table, how: ConversionWay, heads: int) -> Table | None:
     """The network in another form; None where there is nothing to convert so."""
     try:
         result = launch(Convert(how, heads), dict(table), options=LaunchOptions(seed=1))
