@@ -60,6 +60,12 @@ def test_what_cannot_be_opened(anchor: Path, key: Path, tmp_path: Path) -> None:
     call("anchor", "show", anchor, "--key", key).failed(3, "AnchorError")
 
 
+def test_an_anchor_is_no_model(anchor: Path, key: Path) -> None:
+    line = call("verify", anchor, "--key", key).failed(3, "UnknownFormatError")
+    assert "is an anchor, not a model" in line
+    assert "--anchor" in line
+
+
 def test_embedding_says_what_the_files_are_for(model: Path, key: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     told = call("embed", model, "--key", key, "-o", out)
