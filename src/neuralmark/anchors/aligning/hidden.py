@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from neuralmark.anchors.aligning.assigning import matched, require_within
 from neuralmark.anchors.aligning.contract import FLIPPED, JOINED
@@ -201,7 +202,7 @@ def _move(
     index: Indices,
     factor: Floats | None,
     joints: Joints | None,
-    also: list[tuple[Indices, Floats]],
+    also: Sequence[tuple[Indices, npt.NDArray[np.floating]]],
 ) -> Move:
     """A gather, and what is added to it."""
     places = index if joints is None else joints.places(index)
