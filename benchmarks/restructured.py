@@ -94,7 +94,8 @@ def networks(data: Path, work: Path, only: str | None) -> list[tuple[str, Table,
     """Those that are there."""
     found = [("resnet20", resnet(data, 20), 0), ("resnet56", resnet(data, 56), 0)]
     for folder in sorted(work.glob("*-0")):
-        table = dict(load_file(folder / "model.safetensors"))
+        whole = load_file(folder / "model.safetensors")
+        table = {n: v.astype(np.float32) for n, v in whole.items() if v.dtype.kind == "f"}
         found.append((folder.name.removesuffix("-0"), table, heads_of(folder)))
     return [each for each in found if only in (None, each[0])]
 
@@ -105,7 +106,7 @@ class Measured:
     def __init__(self) -> None:
         self.bits: dict[str, list[int]] = {}
         self.gaps: dict[str, list[int]] = {}
-        self.position: list[int] = []
+        self.position: list[int | None] = []
         self.seconds: list[float] = []
 
     def add(self, what: str, bits: int, plain: int | None = None) -> None:
@@ -129,7 +130,7 @@ def measure(table: Table, heads: int, secrets: int) -> Measured:
             found.add(how, read.bits)
             if how == "all":
                 found.seconds.append(read.seconds)
-                found.position.append(marked.by_position(other) or 128)
+                found.position.append(marked.by_position(other))
         for name, change in DAMAGES.items():
             hurt = change(marked.table, rng)
             other = rebuilt(hurt, "all", 8, heads, number)
@@ -173,7 +174,8 @@ def main(arguments: list[str] | None = None) -> int:
         judge(report, name, found)
         for what, bits in found.bits.items():
             rows.append([name, what, min(bits), f"{np.mean(bits):.1f}"])
-        position = f"{min(found.position)}–{max(found.position)}" if found.position else "–"
+        read = [str(bits) for bits in found.position if bits is not None]
+        position = ", ".join(read) or "no"
         spent = f"{np.mean(found.seconds):.1f} s" if found.seconds else "–"
         report.note(f"{name}: by position after 'all' {position} bits; aligned in {spent}")
     report.table(["network", "what was done", "least", "mean"], rows, "bits of 256")

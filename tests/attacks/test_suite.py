@@ -97,6 +97,7 @@ class Forge(Attack):
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without an anchor: it is attacked as a table too, and a table has no claim beside it."""
     folder = tmp_path_factory.mktemp("suite")
     model = gaussian_model(folder / "model.safetensors")
     out = folder / "marked.safetensors"

@@ -96,6 +96,7 @@ def test_it_holds_for_odd_readings(marked: Path, claim: Path, secret: Key, tmp_p
     save_file({name: np.ascontiguousarray(w.T) for name, w in weights.items()}, turned)
     save_file({name: w for name, w in weights.items() if name != "layer2.weight"}, fewer)
     save_file({"other.weight": weights["layer1.weight"]}, none)
+    Path(f"{marked}.anchor").unlink()
     for model in (turned, fewer, none):
         verdict = verify(model, secret, claim=claim)
         assert verdict.orientation == "transposed" or verdict.missing

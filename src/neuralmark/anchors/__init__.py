@@ -21,6 +21,7 @@ Nothing in this package sees a key's matrix, bits or carriers.
     factors   factors of rows and columns, by regression on the anchor (pure)
     spectrum  directions in which a residual stands out, shrunk (pure)
     cleaning  what was added to the weights and shows itself against the anchor (pure)
+    refinding a second look for what nothing could be aligned to
     effort    how much is done for it
     restoring all of it in order: a suspect in the anchor's coordinates, and what was done
 """

@@ -97,7 +97,8 @@ class Move:
             values = values * _along(self.before, axis, values.ndim)
         made = self._mixed(values, axis) if self.index is None else self._gathered(values, axis)
         if self.factor is not None:
-            made = made * _along(self.factor, axis, values.ndim)
+            with np.errstate(invalid="ignore"):  # infinity in a channel that is left out
+                made = made * _along(self.factor, axis, values.ndim)
         for each in self.also:
             each._add_to(made, values, axis)
         return made
@@ -112,7 +113,8 @@ class Move:
         taken = np.take(values, np.maximum(self.index, 0), axis=axis)
         there = self.index != MISSING
         if not there.all():
-            taken *= _along(there.astype(np.float32), axis, values.ndim)
+            with np.errstate(invalid="ignore"):
+                taken *= _along(there.astype(np.float32), axis, values.ndim)
         if self.blocks is None:
             return taken
         first = np.moveaxis(taken, axis, 0)

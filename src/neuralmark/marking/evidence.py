@@ -78,16 +78,21 @@ def _near_anchor(claim: Any, model: Path | None, key: Key, followed: Claim) -> A
     for place in [*places, *([] if beside is None else [beside])]:
         if is_sealed(place):
             found = load_anchor(place, key, links=False)
-            if found.digest == followed.anchor_digest:
+            if _fits(found, followed):
                 return found
     return None
 
 
+def _fits(anchor: Anchor, claim: Claim) -> bool:
+    """Whether it is the claim's, of the tensors that the claim names."""
+    return anchor.digest == claim.anchor_digest and anchor.placement == claim.placement
+
+
 def _checked(anchor: Anchor, claim: Claim | None) -> Anchor:
     """Refuse an anchor that is not the claim's."""
-    if claim is not None and anchor.digest != claim.anchor_digest:
+    if claim is not None and not _fits(anchor, claim):
         raise AnchorMismatchError(
-            "this is not the anchor of the claim: their digests differ; give the anchor that was"
-            " written with the claim, or leave one of them out"
+            "this is not the anchor of the claim: their digests or tensors differ; give the anchor"
+            " that was written with the claim, or leave one of them out"
         )
     return anchor

@@ -149,7 +149,15 @@ class VerifyOptions:
         self.aligning()
 
     def aligning(self) -> AlignOptions:
-        """What of it the aligner needs."""
+        """What of it the aligner needs.
+
+        Returns:
+            How much is done, and up to which size.
+
+        Examples:
+            >>> neuralmark.VerifyOptions(effort=0.25).aligning().effort
+            0.25
+        """
         return AlignOptions(self.effort, self.align_limit)
 
 

@@ -181,7 +181,7 @@ def _points(then: Verdict, now: Verdict, claim: Claim | None) -> Iterator[Rechec
     yield _same("tensors not read", _gaps(then), _gaps(now))
     yield _same("bits", then.bits, now.bits)
     yield _same("bits matched", then.matched, now.matched)
-    yield _same("readings", _read(then), _read(now))
+    yield _readings(then, now)
     yield _same("boundary", then.boundary, now.boundary)
     yield _same("trials", then.trials, now.trials)
     yield _near("bound", then.bound_log2, now.bound_log2)
@@ -223,8 +223,10 @@ def _reading(verdict: Verdict) -> list[str]:
     return [verdict.mapping, verdict.orientation, verdict.scaling]
 
 
-def _read(verdict: Verdict) -> list[list[Any]]:
-    return [[reading.kind, reading.matched] for reading in verdict.readings]
+def _readings(then: Verdict, now: Verdict) -> RecheckPoint:
+    """Without the anchor there is one reading, which the other points are about."""
+    told, found = ([[r.kind, r.matched] for r in v.readings] for v in (then, now))
+    return RecheckPoint("readings", told, found, None if not found else told == found)
 
 
 def _gaps(verdict: Verdict) -> list[str]:

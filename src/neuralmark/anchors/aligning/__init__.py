@@ -28,9 +28,9 @@ and on a VGG-like chain trained on CIFAR-10.
 
 from collections.abc import Collection
 
-from neuralmark.anchors.aligning.contract import TOO_LARGE, Aligned
+from neuralmark.anchors.aligning.contract import TOO_LARGE, UNLIKE, Aligned
 from neuralmark.anchors.aligning.grouped import align_groups
-from neuralmark.anchors.aligning.single import align_single
+from neuralmark.anchors.aligning.single import align_single, can_be
 from neuralmark.anchors.aligning.transformers import align_transformer
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.effort import ALIGN_LIMIT
@@ -61,7 +61,10 @@ def align(
 
 
 def _alone(suspects: Weights, anchor: Anchor, name: str, limit: int) -> Aligned:
+    values, coarse = suspects[name], anchor[name]
+    if not can_be(values.shape, coarse.shape):
+        return Aligned.absent(coarse.shape, UNLIKE)
     try:
-        return align_single(suspects[name], anchor[name], limit)
+        return align_single(values, coarse, limit)
     except AlignLimitError:
-        return Aligned.absent(anchor.entry(name).kept_shape, TOO_LARGE)
+        return Aligned.absent(coarse.shape, TOO_LARGE)

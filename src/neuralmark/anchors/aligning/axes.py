@@ -5,17 +5,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from neuralmark.anchors.aligning.contract import FLIPPED, JOINED, PERMUTED, Aligned
-from neuralmark.anchors.aligning.finishing import cosine
 from neuralmark.anchors.aligning.layers import ROTATED, AxisRun, StreamView, out_of_order
 from neuralmark.anchors.aligning.sides import BothModels
-from neuralmark.anchors.factors import rescaled
+from neuralmark.anchors.factors import likeness
 from neuralmark.anchors.moves import MISSING, Move, moved
 from neuralmark.structures.structure import Array
 
 _SMALL = 0.01
 """Gains below this share of the usual are not divided by."""
-_CLEAR = 0.95
-"""A tensor that is so alike need not be rescaled to see it."""
 _ALIKE = 0.2
 """Gains that differ by less than this are the same: nothing was folded."""
 
@@ -52,9 +49,7 @@ def aligned(
         return None
     one, two = both.whole(name)
     turned = moved(two, moves)
-    alike = cosine(turned, one)
-    if alike < _CLEAR:
-        alike = max(alike, cosine(rescaled(turned, one)[0], one))
+    alike = likeness(turned, one)
     counted = _counted(moves, theirs, joined=JOINED in changes)
     return Aligned(tuple(moves), (*sorted(changes), *counted), alike)
 

@@ -8,12 +8,14 @@ import numpy as np
 from neuralmark.anchors.aligning.contract import FLIPPED, JOINED, PERMUTED, Aligned
 from neuralmark.anchors.aligning.fitting import Fit, Floats, Order, Puzzle
 from neuralmark.anchors.aligning.joining import Joints
-from neuralmark.anchors.factors import LEAST_LIKENESS, rescaled
-from neuralmark.anchors.moves import MISSING, Move, moved
+from neuralmark.anchors.factors import LEAST_LIKENESS, likeness
+from neuralmark.anchors.moves import MISSING, Mask, Move, moved
 from neuralmark.structures.structure import Array, Indices
 
 _CHANCE = 3.0
 """Likeness that a match must have, in deviations of the cosine of two random channels."""
+_SILENT = 1e-6
+"""Share of the mean energy of channels below which one counts as nothing."""
 _ENOUGH = 0.5
 """Likeness that is always enough."""
 
@@ -47,11 +49,10 @@ def kept_orders(puzzle: Puzzle, fit: Fit) -> dict[int, Indices]:
 def aligned(axes: Sequence[Axis], values: Array, anchor: Array) -> Aligned:
     """The moves of a tensor, what they undo, and how alike it is then."""
     moves = tuple(axis.move() for axis in axes)
-    back, more = rescaled(moved(values, moves), anchor)
-    words = described(axes, values.shape)
+    words = described(axes, values.shape, [_silent(anchor, n, a.block) for n, a in enumerate(axes)])
     if any(axis.joints is not None and axis.joints.parts for axis in axes):
         words += (JOINED,)
-    return Aligned(moves, (*words, *more), cosine(back, anchor))
+    return Aligned(moves, words, likeness(moved(values, moves), anchor))
 
 
 def _kept(puzzle: Puzzle, number: int, order: Order) -> Indices:
@@ -74,8 +75,10 @@ def _gather(index: Indices, factor: Floats, block: int) -> Move:
     return Move(index, None if (along == 1).all() else along.astype(np.float32))
 
 
-def described(axes: Sequence[Axis], shape: Sequence[int]) -> tuple[str, ...]:
-    """What the moves undo."""
+def described(
+    axes: Sequence[Axis], shape: Sequence[int], silent: Sequence[Mask]
+) -> tuple[str, ...]:
+    """What the moves undo; channels that are silent in the anchor are not missed."""
     words = []
     found = [axis.index[axis.index != MISSING] for axis in axes]
     if any((np.diff(index) < 0).any() for index in found):
@@ -83,10 +86,11 @@ def described(axes: Sequence[Axis], shape: Sequence[int]) -> tuple[str, ...]:
     if any((axis.signs[axis.index != MISSING] < 0).any() for axis in axes):
         words.append(FLIPPED)
     extra = lost = 0
-    for axis, size in zip(axes, shape, strict=False):
+    for axis, size, quiet in zip(axes, shape, silent, strict=False):
         there = size // axis.block if axis.joints is None else len(axis.joints.chief)
-        extra += there - int((axis.index != MISSING).sum())
-        lost += int((axis.index == MISSING).sum())
+        absent = axis.index == MISSING
+        extra += max(0, there - int((~absent | quiet).sum()))
+        lost += int((absent & ~quiet).sum())
     if extra:
         words.append(f"{extra:,} {'dummy' if extra == 1 else 'dummies'} dropped")
     if lost:
@@ -94,12 +98,9 @@ def described(axes: Sequence[Axis], shape: Sequence[int]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def cosine(values: Array, anchor: Array) -> float:
-    """Likeness of two tensors; 0 where one is nothing."""
-    one, two = values.reshape(-1), anchor.reshape(-1)
-
-    def product(a: Array, b: Array) -> float:
-        return float(np.einsum("i,i->", a, b, dtype=np.float64))
-
-    whole = np.sqrt(product(one, one) * product(two, two))
-    return product(one, two) / float(whole) if whole > 0 else 0.0
+def _silent(anchor: Array, axis: int, block: int) -> Mask:
+    """Channels that are as good as nothing."""
+    turned = np.moveaxis(anchor, axis, 0)
+    sizes = np.square(turned, dtype=np.float64).sum(axis=tuple(range(1, turned.ndim)))
+    sizes = sizes.reshape(-1, block).sum(axis=1)
+    return np.asarray(sizes <= _SILENT * sizes.mean())

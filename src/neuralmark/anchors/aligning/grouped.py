@@ -17,12 +17,14 @@ from neuralmark.anchors.aligning.fitting import (
     Fit,
     Floats,
     Order,
-    Piece,
     Puzzle,
+    PuzzlePiece,
     fit,
+    fits,
     guessed,
 )
 from neuralmark.anchors.aligning.joining import Joints, find_copies
+from neuralmark.anchors.aligning.single import can_be
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.structures.structure import HEADS, Array, Group, Structure, Weights
 
@@ -108,7 +110,7 @@ class _Work:
     def puzzle(self, copies: Mapping[str, Joints]) -> Puzzle:
         """All tensors as pieces."""
         owners = {owner: number for number, owner in enumerate(self.owners())}
-        pieces: list[Piece] = []
+        pieces: list[PuzzlePiece] = []
         sides: dict[int, list[tuple[int, int]]] = {number: [] for number in owners.values()}
         for name in self.names:
             rows, columns = (owners[self.layout[name, axis].owner] for axis in (0, 1))
@@ -116,7 +118,7 @@ class _Work:
             sides[columns].append((len(pieces), 1))
             one = self._cube(self.anchor[name], name)
             two = self._cube(self._joined(name, copies), name)
-            pieces.append(Piece(name, one, two, (rows, columns)))
+            pieces.append(PuzzlePiece(name, one, two, (rows, columns)))
         bundles = []
         for touched in sides.values():
             piece, axis = pieces[touched[0][0]], touched[0][1]
@@ -145,11 +147,10 @@ def _shapes(suspects: Weights, anchor: Anchor, limit: int) -> Shapes:
     """Tensors of two axes or more that both have whole, with the same kernel positions."""
     found = {}
     for entry in anchor.entries:
-        if entry.rows is not None or len(entry.shape) < 2 or entry.name not in suspects:
+        if entry.rows is not None or entry.name not in suspects:
             continue
         one, two = entry.shape, suspects[entry.name].shape
-        fits = len(one) == len(two) and one[2:] == two[2:] and 0 not in (*one, *two)
-        if fits and all(a * b <= limit for a, b in zip(one[:2], two[:2], strict=True)):
+        if can_be(two, one) and all(a * b <= limit for a, b in zip(one[:2], two[:2], strict=True)):
             found[entry.name] = (one, two)
     return found
 
@@ -215,7 +216,7 @@ def _best(puzzle: Puzzle, in_place: set[int]) -> Fit:
     """From what cannot have moved, and from profiles; the likest end."""
     sizes = {n: puzzle.bundles[n] for n in in_place}
     start = {n: Order.same(b.anchor) for n, b in sizes.items() if b.anchor == b.suspect}
-    best = fit(puzzle, start) if start else None
+    best = fit(puzzle, start) if start and fits(puzzle, start) else None
     if best is None or best.score < _GOOD:
         other = fit(puzzle, {n: guessed(puzzle, n) for n in range(len(puzzle.bundles))})
         best = other if best is None or other.score > best.score else best

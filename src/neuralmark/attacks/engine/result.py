@@ -28,8 +28,6 @@ class Result:
         after: The verdict afterwards, by position; on the forged key if there is one; None if there
             is none.
         unreadable: Why there is no verdict afterwards: the marked tensors are gone.
-        anchored: Whether the copy was read with an anchor too, after it was put back in order.
-        aligned: The verdict with the anchor, by position and aligned; None if there is none.
         seconds: What the attack took, all parts of an interrupted one together.
         steps: How many training steps it took.
         queries: How often the model was asked.
@@ -43,6 +41,8 @@ class Result:
         weights: The new tensors, if it made any.
         model: The new model, if it made one.
         key: The forged key, if it made one.
+        anchored: Whether the copy was read with an anchor too, after it was put back in order.
+        aligned: The verdict with the anchor, by position and aligned; None if there is none.
 
     Examples:
         >>> prune = neuralmark.attacks.get("prune")(share=0.2)
