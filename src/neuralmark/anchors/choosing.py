@@ -111,6 +111,9 @@ def _beside(
     for pair in structure.pairs:
         if pair.tensors() & marked:
             kept |= pair.tensors()
+    for layer in structure.attentions:  # heads, though their number is not known
+        if layer.tensors() & marked:
+            kept |= layer.tensors()
     return kept
 
 

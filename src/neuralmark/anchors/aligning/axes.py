@@ -22,7 +22,7 @@ def aligned(
 ) -> Aligned | None:
     """The moves of one tensor; None where an axis cannot be explained."""
     shape = both.anchor.entry(name).shape
-    theirs = both.suspects[name].shape
+    theirs = both.shape(name)
     if len(shape) != len(theirs):
         return None
     found: dict[int, Move] = {}
@@ -41,13 +41,25 @@ def aligned(
         if move is None and shape[axis] != theirs[axis]:
             return None
         moves.append(move or Move.same(shape[axis]))
+    if (
+        not moves
+        or not all(map(_fits, moves, theirs))
+        or shape[len(moves) :] != theirs[len(moves) :]
+    ):
+        return None
     one, two = both.whole(name)
     turned = moved(two, moves)
-    if not moves or turned.shape != one.shape:
-        return None
     alike = likeness(turned, one)
     counted = _counted(moves, theirs, joined=JOINED in changes)
     return Aligned(tuple(moves), (*sorted(changes), *counted), alike)
+
+
+def _fits(move: Move, there: int) -> bool:
+    """Whether an axis of the suspect has the length that a move expects."""
+    if move.index is None:
+        assert move.matrix is not None
+        return bool(move.matrix.shape[1] == there)
+    return (move.before is None or len(move.before) == there) and int(move.index.max()) < there
 
 
 def stream_move(name: str, view: StreamView) -> Move:
@@ -105,7 +117,7 @@ def _used(move: Move) -> int:
 
 def _joined(both: BothModels, name: str, runs: Sequence[AxisRun], axis: int) -> Move:
     """The runs of one axis as one move; what none of them covers stays where it is."""
-    length, there = both.anchor.entry(name).shape[axis], both.suspects[name].shape[axis]
+    length, there = both.anchor.entry(name).shape[axis], both.shape(name)[axis]
     if len(runs) == 1 and runs[0].length == length:
         return runs[0].move
     index, factor = np.arange(length), np.ones(length, np.float32)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuralmark.anchors.aligning.assigning import matched
-from neuralmark.anchors.aligning.sides import BothModels, Floats, Gains
+from neuralmark.anchors.aligning.sides import BothModels, Floats, Gains, levelled
 from neuralmark.anchors.aligning.witnesses import LayerProduct
 from neuralmark.structures.structure import Array, Indices
 
@@ -34,6 +34,8 @@ def match_vectors(
     Every vector may have several forms (a token's embedding, and its row of the output layer).
     """
     counts = [len(forms[0]) for forms in vectors]
+    if min(counts) == 0:
+        return None
     width = vectors[0][0].shape[1]
     chosen = _affordable(products, max(counts) * width * len(vectors[0]))
     if not chosen:
@@ -68,11 +70,12 @@ def _fingerprints(
     answers = len(forms) * (1 + 2 * len(products))
     step = max(1, _BLOCK // (width * answers))
     layers = [product.load(both, gains, model) for product in products]
+    level = [levelled(form) for form in forms]
     pairs = np.triu_indices(answers)
     found = np.zeros((count, len(pairs[0])))
     for start in range(0, count, step):
         made = []
-        for form in forms:
+        for form in level:
             part = form[start : start + step]
             made.append(part)
             for product, layer in zip(products, layers, strict=True):

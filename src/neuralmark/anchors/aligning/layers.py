@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuralmark.anchors.aligning.assigning import require_within
 from neuralmark.anchors.aligning.contract import PERMUTED
 from neuralmark.anchors.aligning.heads import (
     KEY,
@@ -18,6 +19,7 @@ from neuralmark.anchors.aligning.heads import (
 from neuralmark.anchors.aligning.hidden import HELD, align_hidden, sides_of
 from neuralmark.anchors.aligning.sides import BothModels, Gains, streamed
 from neuralmark.anchors.moves import MISSING, Move
+from neuralmark.errors import AlignLimitError
 from neuralmark.structures.structure import HIDDEN, Attention, Group, Side
 
 ROTATED = "rotated"
@@ -55,10 +57,13 @@ def layers_of(both: BothModels) -> list[Layer]:
 
 
 def align_layer(both: BothModels, layer: Layer, view: StreamView, limit: int) -> list[AxisRun]:
-    """What is found out of one layer; nothing where too little of it is there."""
-    if isinstance(layer, Group):
-        return list(_hidden(both, layer, view, limit))
-    return list(_attention(both, layer, view))
+    """What is found out of one layer; nothing where it does not fit, or is beyond the limit."""
+    try:
+        if isinstance(layer, Group):
+            return list(_hidden(both, layer, view, limit))
+        return list(_attention(both, layer, view, limit))
+    except (ValueError, AlignLimitError):  # shapes that do not fit together
+        return []
 
 
 def _hidden(both: BothModels, group: Group, view: StreamView, limit: int) -> Iterator[AxisRun]:
@@ -78,8 +83,12 @@ def out_of_order(move: Move) -> bool:
     return bool((np.diff(move.index[move.index != MISSING]) < 0).any())
 
 
-def _attention(both: BothModels, layer: Attention, view: StreamView) -> Iterator[AxisRun]:
+def _attention(
+    both: BothModels, layer: Attention, view: StreamView, limit: int
+) -> Iterator[AxisRun]:
     parts = _parts(both, layer, view)
+    for one, two in parts.values():
+        require_within(len(one), len(two), limit)
     found = _likest(layer, parts)
     if found is None:
         return

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from neuralmark.anchors.aligning.assigning import matched
-from neuralmark.anchors.aligning.sides import BothModels, Floats, Gains, Two
+from neuralmark.anchors.aligning.sides import BothModels, Floats, Gains, Two, with_gain
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import Array, Indices, Side
 
@@ -92,8 +92,7 @@ def fixed_rows(both: BothModels, tokens: Indices | None, gains: Gains) -> Iterat
     scored = set() if vocabulary is None else vocabulary.tensors()
     for side in _outer(both):
         one, two = (_along(x, side) for x in both.whole(side.tensor))
-        if side.tensor in gains:
-            one, two = one * gains[side.tensor][0], two * gains[side.tensor][1]
+        one, two = with_gain((one, two), gains.get(side.tensor))
         if side.tensor in scored:
             rows = both.anchor.entry(side.tensor).kept_rows
             place = rows if tokens is None else tokens[rows]
@@ -111,10 +110,8 @@ def _outer(both: BothModels) -> Iterator[Side]:
         inner |= group.tensors() if group is not stream else set()
     for side in stream.sides():
         name = side.tensor
-        if name not in inner and name in both.suspects and name in both.anchor:
-            shape = both.anchor.entry(name).shape
-            if len(shape) > 1 and len(shape) == both.suspects[name].ndim:
-                yield side
+        if name not in inner and both.shares(name) and len(both.anchor.entry(name).shape) > 1:
+            yield side
 
 
 def _along(values: Array, side: Side) -> Array:

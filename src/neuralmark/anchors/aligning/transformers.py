@@ -12,7 +12,7 @@ from neuralmark.anchors.aligning.axes import aligned
 from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.aligning.layers import AxisRun, align_layer, layers_of
 from neuralmark.anchors.aligning.sides import BothModels
-from neuralmark.anchors.aligning.turning import StreamSearch
+from neuralmark.anchors.aligning.turning import StreamSearch, stream_width
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.structures.structure import Weights
 
@@ -25,6 +25,8 @@ def align_transformer(
     if structure is None or not structure.attentions:
         return {}
     both = BothModels(suspects, anchor, structure)
+    if not 0 < both.stream.size * stream_width(both) <= limit:
+        return {}
     search = StreamSearch(both, limit)
     view = search.view()
     wanted = [name for name in names if both.has(name)]

@@ -12,7 +12,7 @@ import numpy as np
 from neuralmark.anchors.aligning.fingerprints import match_vectors
 from neuralmark.anchors.aligning.hidden import HELD, MAKER, READER, sides_of
 from neuralmark.anchors.aligning.layers import AxisRun, StreamView, align_layer, layers_of
-from neuralmark.anchors.aligning.sides import BothModels, Two, streamed, unit_rows
+from neuralmark.anchors.aligning.sides import BothModels, Two, folded, streamed, unit_rows
 from neuralmark.anchors.aligning.streams import Moments, fixed_rows
 from neuralmark.anchors.aligning.vocabulary import renumbered
 from neuralmark.anchors.aligning.witnesses import Witnesses, inner_groups, products_of, spread
@@ -25,6 +25,8 @@ _ROUNDS = 3
 _LAYERS = 8
 """So many layers polish the stream."""
 _BETTER = 1e-3
+_FREE, _FREER = 0.01, 0.1
+"""By so much must a rotation be liker than an order; the second is a share of what lacks."""
 
 LayerRuns = dict[str, list[AxisRun]]
 """By the name of the layer."""
@@ -65,8 +67,8 @@ class StreamSearch:
     def _liker(self, best: StreamView, turn: Move, plus: float) -> StreamView:
         """The better of the present view and another turn, which must be clearly better."""
         alike = self._witnesses.likeness(turn, self.width, plus)
-        better = alike > best.likeness + _BETTER
-        return StreamView(turn, self.both.gains(plus), alike, plus) if better else best
+        view = StreamView(turn, self.both.gains(plus), alike, plus)
+        return view if _score(view) > _score(best) + _BETTER else best
 
     def _placed(self, plus: float) -> Iterator[Move]:
         """As it is, then by everything that lies where it lay."""
@@ -84,7 +86,7 @@ class StreamSearch:
     def _renumbered(self, plus: float) -> Iterator[Move]:
         """By tokens that are found anew."""
         gains = self.both.gains(plus)
-        tokens = renumbered(self.both, self._products, gains)
+        tokens = renumbered(self.both, self._products, gains, self.limit)
         if tokens is not None:
             yield from self._fitted(fixed_rows(self.both, tokens, gains))
 
@@ -102,11 +104,13 @@ class StreamSearch:
         sides = sides_of(group)
         exact = sides[HELD] or sides[MAKER] + sides[READER] * (group.activation == OTHER)
         rows = [
-            streamed(self.both, side, group.size, Move.same(self.width), gains)
+            tuple(folded(self.both, side, group.size, gains, model) for model in (0, 1))
             for side in exact
             if self.both.has(side.tensor) and len(self.both.anchor.entry(side.tensor).shape) == 2
         ]
         if not rows or len({tuple(map(len, two)) for two in rows}) > 1:
+            return
+        if len(rows[0][0]) * len(rows[0][1]) > self.limit:
             return
         units = [(unit_rows(one), unit_rows(two)) for one, two in rows]
         forms = [two[0] for two in units], [two[1] for two in units]
@@ -141,12 +145,18 @@ class StreamSearch:
         return best
 
 
+def _score(view: StreamView) -> float:
+    """Likeness, less what a rotation gains by fitting the damage, too."""
+    free = view.turn.index is None
+    return view.likeness - free * (_FREE + _FREER * (1 - view.likeness))
+
+
 def stream_width(both: BothModels) -> int:
     """How many channels the suspect's stream has: the most frequent length among its sides."""
     found = [
-        both.suspects[side.tensor].shape[side.axis]
+        both.shape(side.tensor)[side.axis]
         for side in both.stream.sides()
-        if side.tensor in both.suspects and both.suspects[side.tensor].ndim > side.axis
+        if both.shares(side.tensor)
     ]
     return max(sorted(set(found)), key=found.count) if found else both.stream.size
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from neuralmark.anchors.aligning.assigning import matched
 from neuralmark.anchors.aligning.fingerprints import match_vectors
-from neuralmark.anchors.aligning.sides import BothModels, Gains, Two, sketched, unit_rows
+from neuralmark.anchors.aligning.sides import BothModels, Gains, Two, sketched, unit_rows, with_gain
 from neuralmark.anchors.aligning.streams import Moments, nearest_rotation
 from neuralmark.anchors.aligning.witnesses import LayerProduct
 from neuralmark.anchors.moves import MISSING, Move
@@ -21,11 +21,13 @@ _ENOUGH = 1.5
 """Tokens for each channel of the stream with which the two can put each other in order."""
 
 
-def renumbered(both: BothModels, products: Sequence[LayerProduct], gains: Gains) -> Indices | None:
+def renumbered(
+    both: BothModels, products: Sequence[LayerProduct], gains: Gains, limit: int
+) -> Indices | None:
     """Where the suspect has each token of which the anchor keeps the embedding; else MISSING."""
     vocabulary = both.structure.vocabulary
     forms = [] if vocabulary is None else _forms(both, gains)
-    if vocabulary is None or not forms:
+    if vocabulary is None or not forms or len(forms[0][0]) * len(forms[0][1]) > limit:
         return None
     index = match_vectors(both, products, gains, ([x[0] for x in forms], [x[1] for x in forms]))
     if index is None:
@@ -42,13 +44,9 @@ def _forms(both: BothModels, gains: Gains) -> list[Two]:
     found: list[Two] = []
     for side in both.structure.vocabulary.sides():
         name = side.tensor
-        if name not in both.suspects or name not in both.anchor or side.axis:
+        if side.axis or not both.shares(name) or len(both.anchor.entry(name).shape) != 2:
             continue
-        one, two = both.whole(name)
-        if one.ndim != 2 or two.ndim != 2:
-            continue
-        if name in gains:
-            one, two = one * gains[name][0], two * gains[name][1]
+        one, two = with_gain(both.whole(name), gains.get(name))
         if not found or (one.shape, two.shape) == (found[0][0].shape, found[0][1].shape):
             found.append((one, two))
     return found

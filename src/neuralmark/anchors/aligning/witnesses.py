@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from neuralmark.anchors.aligning.sides import BothModels, Gains, cosine, signs
+from neuralmark.anchors.aligning.sides import BothModels, Gains, cosine, folded, levelled, signs
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import HIDDEN, Array, Attention, Group, Side
 
@@ -35,13 +35,12 @@ class LayerProduct:
     """They come in runs of this length; several of the second may meet one of the first."""
 
     def load(self, both: BothModels, gains: Gains, model: int) -> tuple[Array, Array]:
-        """BothModels layers of the anchor's model (0) or the suspect's (1), gains folded in."""
-        loaded = []
-        for side, length in zip((self.first, self.second), self.lengths, strict=True):
-            values = both.run(side, length)[model]
-            gain = gains.get(side.tensor)
-            loaded.append(values if gain is None else values * gain[model])
-        return loaded[0], loaded[1]
+        """Both layers of the anchor's model (0) or the suspect's (1), gains folded in, levelled."""
+        first, second = self.lengths
+        return (
+            levelled(folded(both, self.first, first, gains, model)),
+            levelled(folded(both, self.second, second, gains, model)),
+        )
 
     def ahead(self, layers: tuple[Array, Array], vectors: Array) -> Array:
         """B · v for vectors as rows."""
