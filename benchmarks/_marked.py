@@ -25,6 +25,8 @@ Finding = dict[str, Any]
 
 HIDDEN, BEHIND_BASE = 0.55, 0.6
 KEYS = 3
+UNBOUND = neuralmark.EmbedOptions(anchor=False)
+"""Carriers are the same wherever a key marks the same tensors: what is looked for here."""
 BASE_WEIGHTS, FEW_WEIGHTS = 120e6, 40e6
 CHEAP = ("grid", "scale", "outliers", "repeated", "low_bits", "margins", "trailing", "peaks")
 """Locators that are run beside those that need a base."""
@@ -111,7 +113,9 @@ def _llm_marked(
     made: list[Embedding] = []
     wrote = seconds_of(
         lambda: made.append(
-            neuralmark.embed(source, key, marked, options=neuralmark.EmbedOptions(spread=spread))
+            neuralmark.embed(
+                source, key, marked, options=neuralmark.EmbedOptions(spread=spread, anchor=False)
+            )
         )
     )
     done = made[0]
@@ -167,7 +171,7 @@ def _hidden(title: str, base: Path, tuned: Path, folder: Path, *, in_span: bool 
             tuned,
             key,
             marked,
-            options=neuralmark.EmbedOptions(base=base, in_span=in_span),
+            options=neuralmark.EmbedOptions(base=base, in_span=in_span, anchor=False),
             overwrite=True,
         )
     except InfeasibleError as error:
@@ -200,7 +204,7 @@ def _keys(title: str, source: Path, folder: Path) -> Finding:
     runs = []
     for number in range(KEYS):
         key, marked = key_of(number), folder / "marked.safetensors"
-        done = neuralmark.embed(source, key, marked, overwrite=True)
+        done = neuralmark.embed(source, key, marked, UNBOUND, overwrite=True)
         suspect = suspect_of(done, key, source, marked)
         runs.append(look(suspect, ALONE))
     told = facts(done, suspect)
@@ -242,7 +246,7 @@ def neighbours(options: argparse.Namespace, folder: Path) -> list[Finding]:
     marked, other = folder / "marked.safetensors", folder / "other.safetensors"
     _llm.write(first, shape)
     _llm.write(second, shape, noise(0.01))
-    done = neuralmark.embed(first, key_of(2), marked)
+    done = neuralmark.embed(first, key_of(2), marked, UNBOUND)
     suspect = suspect_of(done, key_of(2), first, marked)
     later = _released(suspect)
     found = [
@@ -253,12 +257,12 @@ def neighbours(options: argparse.Namespace, folder: Path) -> list[Finding]:
             limits=(HIDDEN, HIDDEN),
         )
     ]
-    twice = neuralmark.embed(first, key_of(3), other)
+    twice = neuralmark.embed(first, key_of(3), other, UNBOUND)
     two = suspect_of(done, key_of(2), first, marked, other)
     found.append(
         finding("one release marked by two keys", look(two, BESIDE), facts=facts(twice, two))
     )
-    done = neuralmark.embed(second, key_of(2), other, overwrite=True)
+    done = neuralmark.embed(second, key_of(2), other, UNBOUND, overwrite=True)
     both = suspect_of(done, key_of(2), second, other, marked)
     told = facts(done, both)
     found.append(

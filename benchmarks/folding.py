@@ -54,7 +54,7 @@ def measure(source: Path, folder: Path) -> tuple[int, int, int, bool, bool]:
     suspect = FileSuspect(open_checkpoint(file), file.name)
     stored, rows = (
         find(suspect, key, attempt).matched
-        for attempt in claimed(suspect.tensors(), done.claim.placement)
+        for attempt in claimed(suspect.tensors(), done.claim.placement, done.claim.anchor_digest)
     )
     told = neuralmark.verify(file, key, claim=done.claim).verified
     return done.verdict.matched, stored, rows, told, neuralmark.verify(file, key).verified

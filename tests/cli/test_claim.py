@@ -138,7 +138,8 @@ def test_a_claim_is_followed_never_trusted(marked: Path, model: Path, key: Path)
     assert (verdict.code, verdict.json["verified"]) == (1, False)
 
 
-def test_renamed_tensors_are_not_found_and_it_is_said(marked: Path, key: Path) -> None:
+def test_renamed_tensors_are_not_found_without_the_anchor(marked: Path, key: Path) -> None:
+    Path(f"{marked}.anchor").unlink()
     tensors = load_file(marked)
     save_file({f"net.{i}": array for i, array in enumerate(tensors.values())}, marked)
     assert call("verify", marked, "--key", key).code == 3  # by the claim beside it
@@ -153,6 +154,7 @@ def test_transposed(marked: Path, key: Path) -> None:
     del tensors["layer1.bias"], tensors["layer1.weight"]
     save_file(tensors, marked)
     call(*("embed", marked, "--key", key, "--in-place"))
+    Path(f"{marked}.anchor").unlink()
     turned = np.ascontiguousarray(load_file(marked)["layer2.weight"].T)
     save_file({"layer2.weight": turned}, marked)
     told = call("verify", marked, "--key", key, "--claim", claim_of(marked), "--json")
@@ -171,6 +173,7 @@ def test_wrapped_names_are_the_same(marked: Path, key: Path) -> None:
 
 
 def test_too_small_for_the_claim(marked: Path, key: Path) -> None:
+    Path(f"{marked}.anchor").unlink()
     save_file({"other": gaussian(64, 64)}, marked)
     told = call("verify", marked, "--key", key, "--claim", claim_of(marked))
     assert told.code == 3

@@ -22,7 +22,7 @@ from neuralmark import Key, Parameters
 from neuralmark.errors import NeuralMarkWarning
 from neuralmark.marking.options import Mode
 
-RANK = int(os.environ["RANK"])
+RANK = int(os.environ.get("RANK", "0"))
 
 
 def key(number: int) -> Key:

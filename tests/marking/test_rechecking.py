@@ -72,14 +72,14 @@ def test_it_holds_for_every_way_of_looking(
     for path in (marked, unbound):
         for name, options in ways(claim).items():
             verdict = verify(path, secret, **options)
-            result = recheck(verdict, path, secret)
+            result = recheck(verdict, path, secret, claim=options.get("claim"))
             assert result.holds, (name, result.broken)
             assert result.again is not None
             assert result.again.trials == verdict.trials
             statuses.add(verdict.status)
             mappings.add(verdict.mapping)
     assert statuses == {"verified", "not-verified"}  # a verdict against the mark holds as well
-    assert mappings == {"names", "search"}
+    assert mappings == {"names", "search", "anchor"}
 
 
 def test_a_search_is_searched_again_though_a_claim_lies_there_now(

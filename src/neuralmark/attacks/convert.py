@@ -85,7 +85,7 @@ WAYS: dict[ConversionWay, Callable[[Conversion], dict[str, Array]]] = {
 class Convert(Attack):
     """Store the same network under other names, shapes and parts."""
 
-    summary: ClassVar[str] = "convert the model: other names, layouts, fused or factored tensors"
+    summary: ClassVar[str] = "convert it: other names, layouts, fused tensors"
     expects: ClassVar[str] = "by position most conversions hide the mark; an anchor finds each part"
 
     how: ConversionWay = option("rename", "the conversion", choices=tuple(WAYS))

@@ -18,7 +18,7 @@ WARNING = (
 )
 
 
-@click.group("anchor")
+@click.group("anchor", short_help="Look into the anchor of a mark.")
 def command() -> None:
     """Look into anchors: coarse copies of what was marked, sealed under the key.
 
@@ -26,7 +26,7 @@ def command() -> None:
     """
 
 
-@command.command("show")
+@command.command("show", short_help="Check an anchor, and say what it holds.")
 @click.argument("file", type=options.PATH)
 @options.key_options
 @options.json_option

@@ -155,6 +155,9 @@ def _evidence(claimant: Claimant) -> Evidence:
         )
     except (RecordError, ParameterError, AnchorError, AnchorMismatchError) as error:
         raise type(error)(f"the claim of {claimant.name}: {error}") from None
+    except ClaimMismatchError as error:
+        label = exhibit_of(claimant.name)
+        raise ClaimMismatchError(f"{claimant.name} in {label}: {error}") from None
 
 
 def _open(label: str, path: str | Path) -> _Model:
