@@ -176,7 +176,8 @@ def _claim(folder: Path) -> Seed:
     )
     source.unlink()
     assert done.claim is not None
-    Path(str(done.claim_file)).unlink()
+    for beside in (done.claim_file, done.anchor_file):
+        Path(str(beside)).unlink()
     return Seed("claim", "claim", ".json", done.claim.to_json().encode())
 
 

@@ -48,7 +48,9 @@ def suspect_of(
     assert done.claim is not None
     placement = done.claim.placement
     public = None if beside is None else read(beside, placement)
-    return Suspect(key, placement, read(marked, placement), public, read(source, placement))
+    anchor = done.claim.anchor_digest
+    now, before = read(marked, placement), read(source, placement)
+    return Suspect(key, placement, now, public, before, anchor)
 
 
 def facts(done: Embedding, suspect: Suspect) -> dict[str, str]:

@@ -88,11 +88,13 @@ class Suspect:
     """The public base, or the release before."""
     unmarked: Flat | None = field(default=None, repr=False)
     """The weights before the mark was written."""
+    anchor: bytes = b""
+    """Digest of the anchor that the mark is bound to."""
 
     @cached_property
     def mark(self) -> Mark:
         """What the key makes of this placement."""
-        return self.key.at(self.placement)
+        return self.key.at(self.placement, self.anchor)
 
     @cached_property
     def carriers(self) -> Carriers:

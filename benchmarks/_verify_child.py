@@ -25,7 +25,7 @@ def ours(way: str, folder: Path, key_file: Path) -> tuple[float, int]:
     start = time.perf_counter()
     key = load(key_file)
     if way == "claim":
-        verdict = verify(folder, key, claim=f"{folder}.claim.json")
+        verdict = verify(folder, key, claim=f"{folder}.kept.json")
     elif way == "tensor":
         verdict = verify(folder, key, tensors=[MARKED])
     else:

@@ -98,8 +98,9 @@ def in_place(report: Report, folder: Path, large: Path, small: Path, repeats: in
         key = folder / "fresh.nmkey"
         neuralmark.Key.new().save(key, None, overwrite=True)
         spent = settled(lambda: embed(model, key, "--in-place"))
-        for claim in model.glob("*.claim.json"):
-            claim.unlink()
+        for ending in ("claim.json", "anchor"):
+            for beside in model.parent.glob(f"{model.name}*.{ending}"):
+                beside.unlink()
         return spent
 
     marking(small)

@@ -45,7 +45,8 @@ def folded(path: Path) -> dict[str, torch.Tensor]:
 def measure(source: Path, folder: Path) -> tuple[int, int, int, bool, bool]:
     """Bits before folding, after it as stored and by rows; verified with and without the claim."""
     key, marked = neuralmark.Key.new(), folder / f"marked{source.suffix}"
-    done = neuralmark.embed(source, key, marked, overwrite=True)
+    unbound = neuralmark.EmbedOptions(anchor=False)  # what is read by position, and searched for
+    done = neuralmark.embed(source, key, marked, unbound, overwrite=True)
     assert done.claim is not None
     assert done.verdict is not None
     file = folder / "folded.safetensors"

@@ -22,12 +22,12 @@ from safetensors.numpy import load_file
 from benchmarks._anchored import MarkedTable, Table, resnet
 from benchmarks._common import Report, parser
 from neuralmark import Key
+from neuralmark.anchors.heads import heads_of
 from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.restructure import Manner, Restructure
 from neuralmark.errors import AttackError
 
-HEADS = {"gpt2": 4, "llama": 4, "vit": 4, "bert": 4}
 WAYS: tuple[tuple[Manner, float], ...] = (
     ("permute", 1.0),
     ("rescale", 1.0),
@@ -93,10 +93,10 @@ def rebuilt(table: Table, how: Manner, amount: float, heads: int, seed: int) -> 
 def networks(data: Path, work: Path, only: str | None) -> list[tuple[str, Table, int]]:
     """Those that are there."""
     found = [("resnet20", resnet(data, 20), 0), ("resnet56", resnet(data, 56), 0)]
-    for name in ("vgg", "gpt2", "llama", "vit", "bert"):
-        file = work / f"{name}-0" / "model.safetensors"
-        if file.exists():
-            found.append((name, dict(load_file(file)), HEADS.get(name, 0)))
+    for folder in sorted(work.glob("*-0")):
+        whole = load_file(folder / "model.safetensors")
+        table = {n: v.astype(np.float32) for n, v in whole.items() if v.dtype.kind == "f"}
+        found.append((folder.name.removesuffix("-0"), table, heads_of(folder)))
     return [each for each in found if only in (None, each[0])]
 
 
@@ -106,7 +106,7 @@ class Measured:
     def __init__(self) -> None:
         self.bits: dict[str, list[int]] = {}
         self.gaps: dict[str, list[int]] = {}
-        self.position: list[int] = []
+        self.position: list[int | None] = []
         self.seconds: list[float] = []
 
     def add(self, what: str, bits: int, plain: int | None = None) -> None:
@@ -116,9 +116,7 @@ class Measured:
             self.gaps.setdefault(what, []).append(plain - bits)
 
 
-def measure(
-    table: Table, heads: int, secrets: int, ways: tuple[tuple[Manner, float], ...]
-) -> Measured:
+def measure(table: Table, heads: int, secrets: int) -> Measured:
     """Everything that is done to one network."""
     found = Measured()
     for number in range(secrets):
@@ -132,7 +130,7 @@ def measure(
             found.add(how, read.bits)
             if how == "all":
                 found.seconds.append(read.seconds)
-                found.position.append(marked.by_position(other) or 128)
+                found.position.append(marked.by_position(other))
         for name, change in DAMAGES.items():
             hurt = change(marked.table, rng)
             other = rebuilt(hurt, "all", 8, heads, number)
@@ -176,7 +174,8 @@ def main(arguments: list[str] | None = None) -> int:
         judge(report, name, found)
         for what, bits in found.bits.items():
             rows.append([name, what, min(bits), f"{np.mean(bits):.1f}"])
-        position = f"{min(found.position)}–{max(found.position)}" if found.position else "–"
+        read = [str(bits) for bits in found.position if bits is not None]
+        position = ", ".join(read) or "no"
         spent = f"{np.mean(found.seconds):.1f} s" if found.seconds else "–"
         report.note(f"{name}: by position after 'all' {position} bits; aligned in {spent}")
     report.table(["network", "what was done", "least", "mean"], rows, "bits of 256")

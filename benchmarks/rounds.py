@@ -82,7 +82,8 @@ def measure(folder: Path, rounds: int, seed: int, side: int, budget: float) -> F
     )
     after = _tensors.load(marked, NAME)
     placement = ((NAME, (side, side)),)
-    carriers = require_carriers(key.at(placement), placement)
+    assert done.claim is not None
+    carriers = require_carriers(key.at(placement, done.claim.anchor_digest), placement)
     mask = np.zeros(after.size, np.bool_)
     mask[carriers.positions()] = True
     moves = (after - before).reshape(-1)

@@ -151,7 +151,9 @@ def float8(report: Report, folder: Path, side: int) -> None:
                 overwrite=True,
             )
             verdict = neuralmark.verify(marked, key, claim=done.claim)
-            share = smallest_share(source, marked, key) / done.strength
+            assert done.claim is not None
+            anchor = done.claim.anchor_digest
+            share = smallest_share(source, marked, key, anchor) / done.strength
             rows.append(
                 [
                     dtype,
@@ -172,13 +174,13 @@ def float8(report: Report, folder: Path, side: int) -> None:
     report.table(head, rows, f"{side} x {side}, float8 files")
 
 
-def smallest_share(source: Path, marked: Path, key: neuralmark.Key) -> float:
+def smallest_share(source: Path, marked: Path, key: neuralmark.Key, anchor: bytes) -> float:
     """Smallest margin in the written file, in units of the scatter of the unmarked one."""
     pooled = []
     for path in (source, marked):
         checkpoint = open_checkpoint(path)
         chosen = select(catalogue(checkpoint), [NAME])
-        mark = key.at(placement_of(chosen))
+        mark = key.at(placement_of(chosen), anchor)
         carriers = require_carriers(mark, placement_of(chosen))
         attempt = Attempt(placement_of(chosen), chosen, "names")
         pooled.append(read_marked(checkpoint, attempt, carriers).pooled)

@@ -39,17 +39,17 @@ def prepare(folder: Path, gigabytes: float) -> tuple[Path, Path, int]:
     size = _checkpoint.make(model, gigabytes * 2**30)
     key = neuralmark.Key.new(owner="benchmark")
     key.save(key_file, None)
+    options = neuralmark.EmbedOptions(tensors=[_checkpoint.MARKED], anchor=False)
     published = neuralmark.Key.new(neuralmark.Parameters(rounds=4, filter="tiled"))
     theirs = neuralmark.embed(
         model,
         published,
-        options=neuralmark.EmbedOptions(tensors=[_checkpoint.MARKED]),
+        options=options,
         in_place=True,
     )
     Path(f"{model}.claim.json").unlink()
-    neuralmark.embed(
-        model, key, options=neuralmark.EmbedOptions(tensors=[_checkpoint.MARKED]), in_place=True
-    )
+    neuralmark.embed(model, key, options=options, in_place=True)
+    Path(f"{model}.claim.json").rename(f"{model}.kept.json")  # not beside it: else it is followed
     assert theirs.claim is not None
     mark = published.at(theirs.claim.placement)
     np.savez(key_file.with_suffix(".npz"), K=mark.matrix, b=mark.bits, R=4)

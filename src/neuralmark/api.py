@@ -1,10 +1,11 @@
 """Public functions that take a checkpoint or a live model alike."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.choosing import skeleton_of
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.heads import heads_of
@@ -23,7 +24,7 @@ from neuralmark.marking.evidence import evidence_for
 from neuralmark.marking.options import VerifyOptions, options_of
 from neuralmark.marking.placement import listed
 from neuralmark.marking.reading import Progress
-from neuralmark.marking.rechecking import Recheck
+from neuralmark.marking.rechecking import Recheck, Way
 from neuralmark.records import Claim, Lineage, Verdict, presenting
 
 if TYPE_CHECKING:
@@ -72,38 +73,60 @@ def verify(
         >>> neuralmark.verify("model.safetensors", key).verified
         False
     """
-    options = options_of(VerifyOptions, options)
-    names = listed(tensors)
-    found = evidence_for(model, key, claim=claim, named=bool(names), anchor=options.anchor)
-    followed, anchor = found.claim, found.anchor
+    way = Way(Claim.given(claim), listed(tensors))
+    how = HowRead(options_of(VerifyOptions, options), progress, claim_file=_file(claim))
+    return _verified(model, key, way, how)
+
+
+@dataclass(frozen=True)
+class HowRead:
+    """How a model is read, apart from where the mark is looked for."""
+
+    options: VerifyOptions
+    progress: Progress | None = None
+    beside: bool = True
+    """Whether a claim beside the model is followed where none is given."""
+    claim_file: Path | None = None
+    """Where the claim was read from: its anchor lies beside it."""
+
+
+def _file(claim: Any) -> Path | None:
+    return Path(claim) if isinstance(claim, str | Path) else None
+
+
+def _verified(
+    model: "str | Path | torch.nn.Module | Mapping[str, Any]", key: Key, way: Way, how: HowRead
+) -> Verdict:
     if isinstance(model, str | Path):
         verdict = verification.verify(
             model,
             key,
-            claim=followed,
-            tensors=names,
-            anchor=anchor,
-            options=options,
-            progress=progress,
+            claim=how.claim_file or way.claim,
+            tensors=way.tensors,
+            options=how.options,
+            beside=how.beside,
+            progress=how.progress,
         )
     else:
         from neuralmark.training.live import LiveSuspect
 
         suspect = LiveSuspect(model)
         suspect.require_same(key)
+        given = how.claim_file or way.claim
+        known = evidence_for(model, key, claim=given, anchor=how.options.anchor)
         verdict = verification.examine(
             suspect,
             key,
-            claim=followed,
-            tensors=names,
-            anchor=anchor,
-            options=options,
-            progress=progress,
+            claim=way.claim,
+            tensors=way.tensors,
+            anchor=known.anchor,
+            options=how.options,
+            progress=how.progress,
         )
     return replace(
         verdict,
         date=presenting.now(),
-        claim_digest=followed.digest if followed else None,
+        claim_digest=way.claim.digest if way.claim else verdict.claim_digest,
         versions=presenting.versions(),
     )
 
@@ -114,6 +137,7 @@ def recheck(
     key: Key,
     *,
     claim: Claim | str | Path | dict[str, Any] | None = None,
+    anchor: Anchor | str | Path | None = None,
     progress: Progress | None = None,
 ) -> Recheck:
     """Verify a model again in the way a verdict (or its file) records, and compare.
@@ -127,6 +151,8 @@ def recheck(
         model: The model now: a path, a live module or a state dict.
         key: The key that the verdict is about.
         claim: The claim that the verdict followed, to have its digest compared too.
+        anchor: The anchor of the mark, where weights were put back in order; sought beside the
+            claim's file.
         progress: Called with what is being done, bytes done, bytes in all.
 
     Returns:
@@ -151,16 +177,11 @@ def recheck(
     followed = Claim.given(claim)
     if key.fingerprint != verdict.fingerprint:
         return rechecking.not_this_key(verdict, key)
-    way = rechecking.Way(followed) if followed else rechecking.way_of(verdict, key)
+    way = Way(followed) if followed else rechecking.way_of(verdict, key)
+    options = VerifyOptions(anchor, full_digest=verdict.sha256 is not None)
+    how = HowRead(options, progress, beside=False, claim_file=_file(claim))
     try:
-        again = verify(
-            model,
-            key,
-            claim=way.claim,
-            tensors=way.tensors,
-            options=VerifyOptions(full_digest=verdict.sha256 is not None),
-            progress=progress,
-        )
+        again = _verified(model, key, way, how)
     except (TooFewCarriersError, UnknownTensorError, UnsuitableTensorError) as error:
         return rechecking.not_found(verdict, str(error))
     again = replace(again, claim_digest=followed.digest if followed else None)
@@ -223,6 +244,6 @@ def _opened(model: Any) -> _Opened:
     from neuralmark.training.live import LiveSuspect
 
     suspect = LiveSuspect(model)
-    weights = suspect.weights()
-    arrays = {name: weights[name] for name in weights.shapes}
-    return _Opened(weights, OriginalArrays(arrays), suspect.label)
+    live = suspect.weights()
+    arrays = {name: live[name] for name in live.shapes}
+    return _Opened(live, OriginalArrays(arrays), suspect.label)

@@ -1,6 +1,7 @@
 """The anchor of a real network: what it keeps, how much that is, and the same from every source."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from neuralmark.anchors.anchor import MARKED, Anchor
 from neuralmark.anchors.building import AnchorRecipe, anchor_from_original, build
 from neuralmark.anchors.choosing import LEAST_ROWS
 from neuralmark.anchors.heads import heads_of
+from neuralmark.anchors.opening import open_anchor
 from neuralmark.anchors.originals import OriginalArrays, OriginalCheckpoint
+from neuralmark.anchors.sealed import write_anchor
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.key import Placement
 from neuralmark.errors import (
@@ -241,4 +244,23 @@ def test_progress_is_told() -> None:
     weights = {"w": gaussian(128, 128), "b": gaussian(4)}
     recipe = AnchorRecipe(placement(weights, "w"))
     build(OriginalArrays(weights), recipe, None, lambda *now: told.append(now))
-    assert told[-1] == ("making the anchor", 128 * 128 + 4, 128 * 128 + 4)
+    size = 4 * (128 * 128 + 4)
+    assert told[-1] == ("making the anchor", size, size)
+
+
+def test_a_claims_anchor_is_opened_from_its_file_or_from_the_original(tmp_path: Path) -> None:
+    weights = {"w": gaussian(128, 128), "b": gaussian(4)}
+    key = Key.new()
+    original = saved(tmp_path / "m.safetensors", **weights)
+    recipe, source = AnchorRecipe(placement(weights, "w")), OriginalArrays(weights)
+    file = tmp_path / "m.anchor"
+    made = write_anchor(file, key, lambda sink: build(source, recipe, sink))
+    claim = claim_for(made)
+    for path in (file, original):
+        assert open_anchor(path, key, claim).digest == made.digest
+    other = replace(claim, anchor=ClaimedAnchor("0" * 128, 4))
+    elsewhere = replace(claim, placement=(("b", (4,)),))
+    for wrong in (other, elsewhere, replace(claim, anchor=None)):
+        for path in (file, original):
+            with pytest.raises(AnchorMismatchError):
+                open_anchor(path, key, wrong)

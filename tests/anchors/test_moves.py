@@ -67,3 +67,13 @@ def test_factors_before_and_behind_a_matrix(values: np.ndarray) -> None:
         [values[:, 2] * before[2] * factor[0], values[:, 0] * before[0] * factor[1]], axis=1
     )
     np.testing.assert_allclose(gathered, expected, rtol=1e-6)
+
+
+def test_parts_of_split_channels_are_added(values: np.ndarray) -> None:
+    part = Move(np.array([MISSING, 2]), np.array([9, 0.5], np.float32))
+    move = Move(np.array([0, 1]), also=(part,))
+    out = move.of(values, 1)
+    np.testing.assert_array_equal(out[:, 0], values[:, 0])
+    np.testing.assert_array_equal(out[:, 1], values[:, 1] + 0.5 * values[:, 2])
+    assert not Move(np.arange(3), also=(part,)).is_same
+    np.testing.assert_array_equal(move.rounded().of(values, 1), out)

@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from torch import nn
 
-from neuralmark import Claim, Key, attacks, embed, imprint, verify
+from neuralmark import Claim, EmbedOptions, Key, attacks, embed, imprint, verify
 from neuralmark.attacks import Data
 from neuralmark.attacks.detect import Detect
 from neuralmark.attacks.distill import Distill
@@ -46,9 +46,10 @@ KEY = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without an anchor: it is attacked as a table too, and a table has no claim beside it."""
     folder = tmp_path_factory.mktemp("bad")
     out = folder / "marked.safetensors"
-    embed(gaussian_model(folder / "model.safetensors"), KEY, out)
+    embed(gaussian_model(folder / "model.safetensors"), KEY, out, EmbedOptions(anchor=False))
     return out
 
 

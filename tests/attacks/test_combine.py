@@ -88,6 +88,20 @@ def test_it_does_what_its_steps_do_in_turn() -> None:
     assert all((value != 0).all() for value in table.values())
 
 
+def test_tensors_under_new_names_are_attacked_too() -> None:
+    table = {f"{i}.weight": gaussian(32, 32, seed=i) for i in (0, 2, 4)}
+    renamed = launch(Combine("convert rename + prune 0.5"), table).weights
+    assert renamed is not None
+    assert len(renamed) == 3
+    assert not set(renamed) & set(table)
+    assert all((value == 0).mean() == 0.5 for value in renamed.values())
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(3)))
+    result = launch(Combine("restructure permute + convert factor + noise 0.1"), model)
+    assert result.model is None  # no module of this kind holds it
+    assert result.weights is not None
+    assert len(result.weights) > 6
+
+
 def test_costs_notes_and_figures_are_gathered() -> None:
     table = {f"{i}.weight": gaussian(32, 32, seed=i) for i in (0, 2, 4)}
     result = launch(Combine("prune 0.5 + restructure permute"), table)
@@ -150,14 +164,14 @@ def _mlp() -> tuple[Any, ...]:
 
 def test_the_suite_runs_what_it_can() -> None:
     members, skipped = suite.enlist(["combine"], others=False)
-    assert len(members) == 6
+    assert len(members) == 7
     assert {each.variant for each in skipped} == {
         "finetune + restructure all 8",
         "restructure all 8 + finetune",
     }
     plain, _ = suite.enlist(["combine", "finetune"], others=False, data=True)
     hungry, none = suite.enlist(["combine", "finetune"], others=False, data=True, hungry=True)
-    assert len(plain) == 6
+    assert len(plain) == 7
     assert {attacks.name_of(each) for each in hungry} == {"combine", "finetune"}
     assert sum(isinstance(each, Combine) for each in hungry) == 2
     assert none == []
@@ -168,7 +182,7 @@ def test_combinations_on_a_card() -> None:
     key = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
     claim = imprint(model, key, tensors=["2.weight"], strength=1.0).claim
     card = attacks.suite(model, key, SuiteOptions(only=["combine"], jobs=1), claim=claim)
-    assert len(card.rows) == 6
+    assert len(card.rows) == 7
     assert all(row.points[0].status == "unreadable" for row in card.rows)  # other shapes
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from neuralmark import Key, attacks, embed, imprint
+from neuralmark import EmbedOptions, Key, attacks, embed, imprint
 from neuralmark.attacks import Attack, Card, Outcome, Scene, option
 from neuralmark.attacks.contract import AttackKind
 from neuralmark.attacks.engine import arena, card, suite, tally
@@ -29,6 +29,7 @@ from neuralmark.errors import (
     NoMarkError,
     OutputError,
     ParameterError,
+    RecordError,
     UnknownAttackError,
     UnknownFamilyError,
 )
@@ -96,10 +97,11 @@ class Forge(Attack):
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without an anchor: it is attacked as a table too, and a table has no claim beside it."""
     folder = tmp_path_factory.mktemp("suite")
     model = gaussian_model(folder / "model.safetensors")
     out = folder / "marked.safetensors"
-    embed(model, KEY, out)
+    embed(model, KEY, out, EmbedOptions(anchor=False))
     return out
 
 
@@ -234,6 +236,68 @@ def test_tensors_that_are_gone(verdict: Verdict) -> None:
     assert (point.status, point.matched, point.change) == ("unreadable", None, None)
     assert not point.held
     assert point.note == "gone"
+
+
+def anchored(verdict: Verdict, reached: Mapping[float, tuple[int | None, int | None]]) -> Any:
+    """A row whose copies were read by position and with the anchor."""
+    sweep = []
+    for share, (placed, aligned) in reached.items():
+        result = result_of(Turn(share), verdict, placed)
+        after = result_of(Turn(share), verdict, aligned).after
+        sweep.append((Turn(share), replace(result, anchored=True, aligned=after)))
+    return tally.make_row(sweep)
+
+
+def test_both_columns(verdict: Verdict) -> None:
+    reached = {
+        0.1: (160, 160),
+        0.2: (80, 159),
+        0.3: (None, 155),
+        0.4: (None, 100),
+        0.5: (None, None),
+    }
+    row = anchored(verdict, reached)
+    assert (row.flip, row.largest_survived) == (0.2, 0.1)
+    assert row.aligned is not None
+    assert (row.aligned.flip, row.aligned.largest_survived) == (0.4, 0.3)
+    told = row.to_dict()
+    assert (told["flip_aligned"], told["largest_survived_aligned"]) == (0.4, 0.3)
+    assert told["survived_all_aligned"] is False
+    third, last = row.points[2], row.points[4]
+    assert (third.matched, third.matched_aligned, third.bits) == (None, 155, verdict.bits)
+    assert (third.held, third.held_aligned, third.status_aligned) == (False, True, "verified")
+    assert (last.matched_aligned, last.bits, last.status_aligned) == (None, None, "unreadable")
+    assert last.held_aligned is False
+    made = tally.make_card(verdict, [], [], seed=0, seconds=0.0)
+    both = replace(made, rows=(row,))
+    assert both.anchored
+    assert Card.from_dict(both.to_dict()) == both
+
+
+def test_without_an_anchor_there_is_one_column(verdict: Verdict) -> None:
+    row = row_of(verdict, {0.1: 160})
+    assert row.aligned is None
+    assert row.to_dict()["survived_all_aligned"] is None
+    (point,) = row.points
+    assert (point.status_aligned, point.matched_aligned, point.held_aligned) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"held_aligned": None},
+        {"status_aligned": None},
+        {"status_aligned": None, "held_aligned": None},
+        {"matched_aligned": 161},
+        {"status_aligned": "splendid"},
+    ],
+)
+def test_a_card_that_contradicts_itself_is_refused(verdict: Verdict, wrong: dict[str, Any]) -> None:
+    made = tally.make_card(verdict, [], [], seed=0, seconds=0.0)
+    told = replace(made, rows=(anchored(verdict, {0.1: (None, 155)}),)).to_dict()
+    told["rows"][0]["points"][0] |= wrong
+    with pytest.raises(RecordError):
+        Card.from_dict(told)
 
 
 def test_forging_succeeds_only_if_verified(marked: Path, verdict: Verdict) -> None:

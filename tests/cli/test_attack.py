@@ -15,7 +15,10 @@ from tests.support.checks import content_of
 from tests.support.commands import PYTHON, call, clean_environment, on_terminal, run
 from tests.support.models import QUICK, gaussian, plain_key
 
-SHARED = {"output", "force", "key", "passphrase_file", "tensor", "claim", "other", "seed", "json"}
+SHARED = {
+    *("output", "force", "key", "passphrase_file", "tensor", "claim", "anchor", "other", "seed"),
+    "json",
+}
 
 FIXED = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
 
@@ -67,6 +70,23 @@ def test_nothing_heavy_is_imported(command: tuple[str, ...]) -> None:
     assert not set(done.stderr.split()) & {"torch", "sklearn", "rich", "gguf"}
 
 
+def test_the_anchor_beside_the_claim_is_used(marked: Path, key: Path, tmp_path: Path) -> None:
+    renamed = ("attack", "convert", marked, "--key", key, "--how", "rename")
+    found = call(*renamed)
+    assert (found.code, found.err) == (0, "")
+    assert found.out.startswith("MARK SURVIVED, READ WITH ITS ANCHOR\n")
+    assert re.search(r"with the anchor: +160 of 160 bits, \d+ needed: verified", found.out)
+    told = call(*renamed, "--json").json
+    assert (told["survived"], told["survived_aligned"]) == (False, True)
+    original = marked.with_name("model.safetensors")
+    guided = (*renamed, "--claim", f"{marked}.claim.json", "--anchor")
+    assert call(*guided, original).code == 0
+    save_file({"a": gaussian(8, 8)}, tmp_path / "other.safetensors")
+    other = call(*guided, tmp_path / "other.safetensors")
+    assert other.code in (2, 3)
+    assert "not the original of the claim" in other.err
+
+
 def test_survived_and_flipped(marked: Path, key: Path) -> None:
     weak = call("attack", "noise", marked, "--key", key, "--amount", "0.01")
     assert (weak.code, weak.err) == (0, "")
@@ -107,7 +127,7 @@ def test_output_is_what_was_judged(key: Path, tmp_path: Path, suffix: str) -> No
     assert told["output"].startswith(str(out))
     after = content_of(tmp_path)
     assert {name: after[name] for name in before} == before
-    verdict = verify(out, FIXED, tensors=["a.weight"])
+    verdict = verify(out, FIXED, claim=f"{marked}.claim.json")
     assert verdict.matched == told["after"]["matched"] < 160
     assert verdict.tensors[0].dtype == "F16"
     taken = call("attack", "noise", marked, "-o", out)

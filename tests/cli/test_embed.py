@@ -77,7 +77,8 @@ def test_in_place_changes_only_the_marked_tensors(model: Path, key: Path) -> Non
     assert (after[:-size], after[-size:]) != (before[:-size], before[-size:])
     assert after[:-size] == before[:-size]
     names = {path.name for path in model.parent.iterdir()}
-    assert names == {"model.safetensors", "model.safetensors.claim.json", key.name}
+    sealed = {f"model.safetensors.{ending}" for ending in ("claim.json", "anchor")}
+    assert names == {"model.safetensors", *sealed, key.name}
     assert call("verify", model, "--key", key).code == 0
 
 
@@ -224,7 +225,8 @@ def test_check_keeps_the_strongest_that_passes(model: Path, key: Path, tmp_path:
     assert "check: passed" in told.err
     assert "check: failed" in told.err
     assert 0.15 < told.json["change_relative"] < 0.25
-    assert {path.name for path in out.parent.iterdir()} == {out.name, f"{out.name}.claim.json"}
+    beside = {f"{out.name}.claim.json", f"{out.name}.anchor"}
+    assert {path.name for path in out.parent.iterdir()} == {out.name, *beside}
 
 
 def test_check_that_nothing_passes(model: Path, key: Path, tmp_path: Path) -> None:

@@ -117,13 +117,13 @@ def test_marks_agree_across_formats(form: str, tmp_path: Path) -> None:
     """One key, one placement: the mark in one format is read from every other."""
     key = Key.new(PARAMETERS)
     source = safetensors(arrays(), tmp_path)
-    result = neuralmark.embed(source, key, tmp_path / "marked.safetensors")
-    (tmp_path / "copy").mkdir()
-    twin = MAKERS[form](
-        content(open_checkpoint(tmp_path / "marked.safetensors")), tmp_path / "copy"
-    )
-    assert neuralmark.verify(twin, key, claim=result.claim).matched == 256
-    assert neuralmark.verify(twin, key).verified
+    for anchor in (True, False):
+        out, folder = tmp_path / f"marked{anchor}.safetensors", tmp_path / f"copy{anchor}"
+        result = neuralmark.embed(source, key, out, neuralmark.EmbedOptions(anchor=anchor))
+        folder.mkdir()
+        twin = MAKERS[form](content(open_checkpoint(out)), folder)
+        assert neuralmark.verify(twin, key, claim=result.claim).matched == 256
+        assert neuralmark.verify(twin, key).verified is not anchor
 
 
 @FORMATS

@@ -1,5 +1,6 @@
 """Every scheme that is found goes through the same battery."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,9 @@ def test_projection_and_post_hoc_writing(name: str, tmp_path: Path) -> None:
     )
     assert made.verdict is not None
     assert made.verdict.verified
+    assert made.claim is not None
+    loose = replace(made.claim, anchor=None)  # it is bound to its anchor
+    assert not neuralmark.verify(tmp_path / "o.safetensors", key, claim=loose).verified
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if not schemes.get(name).writes])
@@ -154,6 +158,8 @@ def test_everything_shapes_the_mark(name: str) -> None:
         key_of(key.parameters, 2).at(placement),
         Key(key.parameters, b"owner=B", salt=bytes(32), secret=bytes([1]) * 32).at(placement),
         key.at((("other.weight", (128, 64, 3, 3)),)),
+        key.at(placement, bytes(64)),
+        key.at(placement, bytes([1]) * 64),
     )
     for other in others:
         assert 0.3 < (bits == other.bits).mean() < 0.7

@@ -68,7 +68,8 @@ def noisy(source: Path, path: Path, deviations: float) -> Path:
 
 
 def mark(source: Path, key: Key, path: Path, strength: float | None = None) -> Path:
-    embed(source, key, path, options=EmbedOptions(tensors=[BODY], strength=strength))
+    """Without an anchor, so that it is found with a claim and without."""
+    embed(source, key, path, EmbedOptions(tensors=[BODY], strength=strength, anchor=False))
     return path
 
 
@@ -376,12 +377,16 @@ def test_a_mark_that_has_no_place_in_a_model_is_absent(
     assert ruling.owner == "owner"
 
 
-def test_claims_are_followed(owned: Path, stolen: Path) -> None:
+def test_claims_are_followed(owned: Path, stolen: Path, tmp_path: Path) -> None:
     parties = [
         Claimant("owner", OWNER, owned, Path(f"{owned}.claim.json")),
         Claimant("thief", THIEF, stolen),
     ]
     ruling = arbitrate(parties)
+    assert {s.party: s.trials for s in ruling.sightings} == {"owner": 2, "thief": 2}
+    assert ruling.owner == "owner"
+    alone = write(tmp_path / "alone.safetensors", load_file(stolen))  # no claim beside it
+    ruling = arbitrate([parties[0], replace(parties[1], exhibit=alone)])
     assert {s.party: s.trials for s in ruling.sightings} == {"owner": 2, "thief": 10}
     assert ruling.owner == "owner"
     wrong = replace(parties[0], claim=Path(f"{stolen}.claim.json"))

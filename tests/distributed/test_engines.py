@@ -157,6 +157,17 @@ def test_imprinting_gives_the_weights_of_one_process(
         assert done["verdict"]["matched"] == done["verdict_alone"]["matched"] == 160
 
 
+@pytest.mark.parametrize(("processes", "engine"), ENGINES)
+def test_a_sharded_training_is_sealed(launches: Launches, processes: int, engine: str) -> None:
+    results = [found["seal"] for found in launches.results(processes, engine)]
+    assert len({done["anchor"] for done in results}) == 1
+    for done in results:
+        assert done["file"] == done["anchor"]
+        assert (done["matched"], done["saved"]) == (160, 160)
+        assert done["trained"] == [True, True]
+        assert done["replicas"]
+
+
 def test_resumed_training_equals_uninterrupted_training(launches: Launches) -> None:
     for found in launches.results(2, "resume"):
         assert found == {"errors": {"True": 0.0, "False": 0.0}, "steps": 8}

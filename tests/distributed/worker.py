@@ -42,6 +42,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import neuralmark
 from neuralmark import Key, LiveMark, Parameters, Verdict
+from neuralmark.anchors.sealed import load_anchor
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.imprint import LeastChange
 from neuralmark.errors import InfeasibleError
@@ -150,6 +151,7 @@ def battery(name: str, folder: Path) -> Result:
         "gradient": training(engine, folder, ALL, mode="gradient", strength=40.0),
         "projection": training(engine, folder, "auto", mode="projection"),
         "imprint": imprinted(engine),
+        "seal": sealed(engine, folder / f"{name}.safetensors"),
     }
 
 
@@ -235,6 +237,28 @@ def imprinted(engine: Engine) -> Result:
         "changes_alone": [alone.change_relative, alone.change_largest],
         "verdict": summary(done.verdict),
         "verdict_alone": summary(alone.verdict),
+        "replicas": replicas(model, engine),
+    }
+
+
+def sealed(engine: Engine, out: Path) -> Result:
+    """A training that ends with a mark bound to an anchor, which the first process writes."""
+    model = engine.shard(network(engine.width))
+    optimizer, mark = attach(model, tensors=ALL, mode="projection")
+    train(model, optimizer, range(3), engine)
+    done = mark.seal(out, neuralmark.EmbedOptions(tensors=ALL, strength=2.0))
+    dist.barrier()
+    assert done.claim is not None
+    assert done.verdict is not None
+    anchor = load_anchor(f"{out}.anchor", KEY)
+    ((before, after),) = done.others
+    file = gathered(model)
+    return {
+        "anchor": done.claim.anchor_digest.hex(),
+        "file": anchor.digest.hex(),
+        "matched": done.verdict.matched,
+        "saved": neuralmark.verify(file, KEY, claim=f"{out}.claim.json").matched,
+        "trained": [before.verified, after.verified],
         "replicas": replicas(model, engine),
     }
 

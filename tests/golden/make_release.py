@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 import neuralmark
 from neuralmark import Claimant, Key, Parameters
@@ -46,7 +46,7 @@ def write(folder: Path) -> None:
 
 
 def write_records(release: str) -> None:
-    """A verdict in both views, a robustness card and a ruling, in the folder of a release."""
+    """Verdicts, a robustness card, a ruling and a lineage, in the folder of a release."""
     key, model = Key.load("plain.nmkey"), "marked.safetensors"
     claim = f"{model}.claim.json"
     verdict = neuralmark.verify(
@@ -64,8 +64,21 @@ def write_records(release: str) -> None:
         Claimant("Thief", thief, "stolen.safetensors"),
     )
     neuralmark.arbitrate(parties, disputed="stolen.safetensors").save("ruling.json")
-    for path in Path().glob("stolen.*"):
+    write_moved(key, model, claim)
+    for path in [*Path().glob("stolen.*"), *Path().glob("moved.*")]:
         path.unlink()
+
+
+def write_moved(key: Key, model: str, claim: str) -> None:
+    """The verdict on a copy whose rows and columns were permuted, and its lineage."""
+    weights = load_file(model)["layer.weight"]
+    rng = np.random.default_rng(2)
+    moved = weights[rng.permutation(len(weights))][:, rng.permutation(weights.shape[1])]
+    save_file({"other.weight": np.ascontiguousarray(moved)}, "moved.safetensors")
+    verdict = neuralmark.verify("moved.safetensors", key, claim=claim)
+    assert verdict.alignment is not None
+    verdict.save("aligned.json")
+    neuralmark.lineage(model, "moved.safetensors").save("lineage.json")
 
 
 def _bytes(*words: str) -> bytes:

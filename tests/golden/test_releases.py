@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import neuralmark
 from neuralmark import Claim, Key, Ruling, Verdict
+from neuralmark.anchors.sealed import load_anchor
 from neuralmark.attacks import Card
 from neuralmark.records import PublicVerdict
 from neuralmark.reports.recorded import draw
@@ -28,6 +30,11 @@ def test_keys_claims_and_marks(release: str, name: str) -> None:
     assert verdict.matched == verdict.bits == 256
     assert verdict.checkpoint_digest.tensors == claim.marked_digest.tensors
     assert neuralmark.verify(folder / "marked.safetensors", key).verified
+    anchor = load_anchor(folder / "marked.safetensors.anchor", key)
+    assert anchor.digest == claim.anchor_digest
+    assert anchor.placement == claim.placement
+    near, weights = anchor["layer.weight"], load_file(folder / "marked.safetensors")["layer.weight"]
+    assert np.linalg.norm(near - weights) < 0.3 * np.linalg.norm(near)
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -71,6 +78,11 @@ def test_cards_and_rulings(release: str) -> None:
         ("verdict", ("<h1>Verified</h1>", "How clearly each bit was read", "Golden")),
         ("public", ("<h1>Verified</h1>", "This is the public view")),
         ("card", ("What this mark withstands", "forge-random", "finetune")),
+        (
+            "aligned",
+            ("<h1>Verified</h1>", "Where the weights went", "other.<wbr>weight", "permuted"),
+        ),
+        ("lineage", ("<h1>Related</h1>", "descent, not of ownership", "other.<wbr>weight")),
         ("ruling", ("<h1>Owner: Golden</h1>", "2026-01-01T00:00:00+00:00", "Thief")),
     ],
 )

@@ -164,7 +164,8 @@ def test_embedding(folder: Path, make: Callable[[Path], None], changes: list[Edi
     before = set(folder.iterdir())
     path = folder / "mutant"
     attempt(path, mutated(seed.read_bytes(), changes[:1]), lambda p: embed(p, KEY, in_place=True))
-    (folder / "mutant.claim.json").unlink(missing_ok=True)
+    for beside in ("mutant.claim.json", "mutant.anchor"):
+        (folder / beside).unlink(missing_ok=True)
     path.unlink()
     assert set(folder.iterdir()) - before == set()
 

@@ -28,7 +28,33 @@ def header(marked: Path) -> dict[str, Any]:
         "ranges": [[marked.name, 8, 4]],
         "claim_file": f"{marked.name}.claim.json",
         "claim": Path(f"{marked}.claim.json").read_text(),
+        "anchor": None,
     }
+
+
+DRAFT = f".{'0' * 16}.nmdraft.marked.safetensors.anchor"
+
+
+def test_an_anchor_gets_its_name(marked: Path, header: dict[str, Any]) -> None:
+    draft, place = marked.with_name(DRAFT), Path(f"{marked}.anchor")
+    place.unlink()
+    draft.write_text("sealed")
+    named = header | {"anchor": [DRAFT, place.name]}
+    journal(Path(f"{marked}.nmjournal.done"), named, marked.read_bytes()[8:12])
+    assert call("recover", marked).code == 0
+    assert place.read_text() == "sealed"
+    assert not draft.exists()
+
+
+def test_an_anchor_of_a_mark_that_was_undone_goes_too(marked: Path, header: dict[str, Any]) -> None:
+    draft = marked.with_name(DRAFT)
+    draft.write_text("sealed")
+    before = Path(f"{marked}.anchor").read_bytes()
+    named = header | {"anchor": [DRAFT, f"{marked.name}.anchor"]}
+    journal(Path(f"{marked}.nmjournal"), named, marked.read_bytes()[8:12])
+    assert call("recover", marked).code == 0
+    assert not draft.exists()
+    assert Path(f"{marked}.anchor").read_bytes() == before
 
 
 def test_the_form_itself_is_right(marked: Path, header: dict[str, Any]) -> None:
@@ -68,6 +94,16 @@ def test_the_form_itself_is_right(marked: Path, header: dict[str, Any]) -> None:
         {"claim": "{}"},
         {"claim": None},
         {"claim": {}},
+        {"anchor": []},
+        {"anchor": "victim"},
+        {"anchor": [DRAFT]},
+        {"anchor": ["victim", "marked.safetensors.anchor"]},
+        {"anchor": [DRAFT, "victim"]},
+        {"anchor": [DRAFT, "marked.safetensors.0123456.anchor"]},
+        {"anchor": [DRAFT, "../marked.safetensors.anchor"]},
+        {"anchor": ["../" + DRAFT, "marked.safetensors.anchor"]},
+        {"anchor": [DRAFT, "other.anchor"]},
+        {"anchor": [7, None]},
     ],
 )
 def test_foreign_journals(

@@ -135,3 +135,16 @@ def test_a_loaded_state_goes_on_as_if_never_stopped(
     assert again.steps == mark.steps == 12
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_finishing_seals(tmp_path: Path, key: Key) -> None:
+    accelerator = Accelerator(cpu=True)
+    model, optimizer = prepared(accelerator)
+    mark = bridge.attach(accelerator, model, optimizer, key, options=AttachOptions(tensors=[NAME]))
+    train(accelerator, model, optimizer, range(2))
+    claim = bridge.finish(accelerator, mark, tmp_path / "out", seal=tmp_path / "out")
+    accelerator.save_model(model, tmp_path / "out")
+    assert claim.anchor is not None
+    verdict = neuralmark.verify(tmp_path / "out", key)
+    assert verdict.verified
+    assert verdict.anchor_digest == claim.anchor.digest

@@ -239,3 +239,17 @@ def test_an_optimizer_that_does_not_exist(tmp_path: Path, key: Key) -> None:
             tmp_path,
             NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME]), optimizer=3),
         )
+
+
+def test_the_training_is_sealed_at_the_end(tmp_path: Path, key: Key) -> None:
+    out = tmp_path / "final.ckpt"
+    module = Automatic()
+    callback = NeuralMarkCallback(key, AttachOptions(tensors=[NAME]), seal=out)
+    trainer = fit(module, tmp_path / "runs", callback)
+    trainer.save_checkpoint(out)
+    assert callback.sealed is not None
+    assert callback.claim is not None
+    verdict = neuralmark.verify(out, key)
+    assert verdict.verified
+    assert verdict.anchor_digest is not None
+    assert neuralmark.verify(out, key, claim=callback.claim).verified

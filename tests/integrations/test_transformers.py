@@ -8,7 +8,7 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 import neuralmark
-from neuralmark import Key
+from neuralmark import Claim, Key
 from neuralmark.errors import ParameterError, UnsuitableTensorError
 from neuralmark.integrations.transformers import NeuralMarkCallback
 from neuralmark.marking.options import AttachOptions, Mode
@@ -226,3 +226,34 @@ def test_frozen_weights_are_refused_before_the_first_step(tmp_path: Path, key: K
             NeuralMarkCallback(key, options=AttachOptions(tensors=[NAME], mode="gradient")),
             model,
         ).train()
+
+
+def test_the_training_is_sealed_at_the_end(tmp_path: Path, key: Key) -> None:
+    out = tmp_path / "model"
+    callback = NeuralMarkCallback(key, AttachOptions(tensors=[NAME]), seal=out)
+    run = trainer(out, callback)
+    run.train()
+    run.save_model()
+    assert callback.sealed is not None
+    assert callback.sealed.claim is not None
+    assert callback.sealed.claim.anchor is not None
+    assert callback.sealed.claim.anchor.heads == run.model.config.num_attention_heads  # type: ignore[union-attr]
+    verdict = neuralmark.verify(out, key)  # by the claim beside it, which is the sealed mark's
+    assert verdict.verified
+    assert verdict.anchor_digest == callback.sealed.claim.anchor.digest
+    assert Path(f"{out}.anchor").exists()
+    assert callback.claim is not None
+    assert neuralmark.verify(out, key, claim=callback.claim).verified
+
+
+def test_sealed_elsewhere_both_claims_are_written(tmp_path: Path, key: Key) -> None:
+    callback = NeuralMarkCallback(
+        key, AttachOptions(tensors=[NAME]), seal=tmp_path / "to" / "final"
+    )
+    run = trainer(tmp_path / "runs", callback)
+    run.train()
+    run.save_model(str(tmp_path / "to" / "final"))
+    assert neuralmark.verify(tmp_path / "to" / "final", key).anchor_digest is not None
+    trained = Claim.load(tmp_path / "runs.claim.json")
+    assert trained.anchor is None
+    assert neuralmark.verify(tmp_path / "to" / "final", key, claim=trained).verified

@@ -23,7 +23,7 @@ from neuralmark.marking.coverage import (
 from neuralmark.marking.placement import catalogue_of
 from neuralmark.records import Gap
 from tests.support.commands import call
-from tests.support.models import QUICK, plain_key, sharded_model
+from tests.support.models import QUICK, embed_unbound, plain_key, sharded_model
 
 State = dict[str, torch.Tensor]
 NAMES = [f"model.layers.{i}.{part}" for i in range(4) for part in ("q_proj", "up_proj")]
@@ -167,7 +167,7 @@ def test_named_tensors_of_a_quantised_model_can_be_marked(tmp_path: Path) -> Non
     name = "model.embed_tokens.weight"
     with pytest.raises(UnreadableError, match="name the tensors"):
         neuralmark.embed(folder, key)
-    neuralmark.embed(folder, key, tmp_path / "o", options=neuralmark.EmbedOptions(tensors=[name]))
+    embed_unbound(folder, key, tmp_path / "o", neuralmark.EmbedOptions(tensors=[name]))
     assert neuralmark.verify(tmp_path / "o", key, tensors=[name]).verified
     found = neuralmark.verify(tmp_path / "o", key)
     assert found.verified  # what is found is found, whatever else could not be read
@@ -179,7 +179,7 @@ def test_channels_last_weights_are_simply_read(tmp_path: Path) -> None:
     state = {f"c{i}.weight": torch.randn(64, 48, 3, 3, generator=generator) for i in range(4)}
     torch.save(state, tmp_path / "m.pt")
     key = Key.new(QUICK)
-    done = neuralmark.embed(tmp_path / "m.pt", key, tmp_path / "o.pt")
+    done = embed_unbound(tmp_path / "m.pt", key, tmp_path / "o.pt")
     marked = torch.load(tmp_path / "o.pt", weights_only=True)
     last = {n: t.to(memory_format=torch.channels_last) for n, t in marked.items()}
     for zipped in (True, False):
@@ -250,7 +250,7 @@ def test_every_table_of_a_file_is_looked_at(tmp_path: Path, place: str) -> None:
     """A clean table under the usual name hides no marked one."""
     key, source = Key.new(QUICK), tmp_path / "plain.safetensors"
     save_file(plain(), source)
-    made = neuralmark.embed(source, key, tmp_path / "marked.safetensors")
+    made = embed_unbound(source, key, tmp_path / "marked.safetensors")
     marked: object = load_file(tmp_path / "marked.safetensors")
     outer, *inner = place.split(".")
     for part in reversed(inner):

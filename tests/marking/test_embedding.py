@@ -108,7 +108,8 @@ def test_a_second_key_keeps_the_first_mark(tmp_path: Path) -> None:
     ((before, after),) = result.others
     assert before.matched == 256
     assert after.verified
-    assert neuralmark.verify(two, first).verified
+    assert neuralmark.verify(two, first, claim=f"{one}.claim.json").verified
+    assert not neuralmark.verify(two, first).verified  # bound to an anchor, and no claim beside it
     assert neuralmark.verify(two, second).matched == 256
 
 
@@ -150,7 +151,8 @@ def test_a_folder_of_shards_keeps_everything_else(tmp_path: Path) -> None:
     claim = Path(f"{out}.claim.json")
     assert neuralmark.verify(out, key, claim=claim).verified
     assert neuralmark.verify(out / "model.safetensors.index.json", key, claim=claim).verified
-    assert neuralmark.verify(out / "model-00002-of-00003.safetensors", key).verified
+    part = out / "model-00002-of-00003.safetensors"
+    assert neuralmark.verify(part, key, claim=claim).verified
     assert not neuralmark.verify(folder, key).verified
 
 
@@ -222,6 +224,7 @@ def test_the_strongest_mark_that_passes_the_check_is_kept(tmp_path: Path) -> Non
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "m.safetensors",
         "o.safetensors",
+        "o.safetensors.anchor",
         "o.safetensors.claim.json",
     ]
 
@@ -237,14 +240,14 @@ def test_a_budget_is_kept_in_coarse_types_too(tmp_path: Path, dtype: str) -> Non
 
 
 def test_the_owner_is_told_what_to_mind(tmp_path: Path) -> None:
-    def notes(path: Path, key: Key, **options: list[str]) -> str:
-        given = neuralmark.EmbedOptions(**options)  # type: ignore[arg-type]
+    def notes(path: Path, key: Key, **options: Any) -> str:
+        given = neuralmark.EmbedOptions(**options)
         return " | ".join(neuralmark.embed(path, key, options=given).warnings)
 
     tensors = {f"l{i}.weight": gaussian(512, 600, seed=i) for i in range(2)}
     source, key = saved(tmp_path / "m.safetensors", **tensors), Key.new(SMALL)
     assert notes(source, key) == ""
-    assert "only with the claim" in notes(source, key, tensors=list(tensors))
+    assert "only with the claim" in notes(source, key, tensors=list(tensors), anchor=False)
     short = Key.new(Parameters(bits=64, pools=128, rounds=2))
     assert "64 bits can never be verified" in notes(source, short)
     out = tmp_path / "o.safetensors"
@@ -345,6 +348,6 @@ def test_a_mark_in_one_named_tensor_needs_no_claim(tmp_path: Path) -> None:
         == ()
     )
     (told,) = neuralmark.embed(
-        path, key, options=neuralmark.EmbedOptions(tensors=list(tensors))
+        path, key, options=neuralmark.EmbedOptions(tensors=list(tensors), anchor=False)
     ).warnings
     assert "only with the claim" in told

@@ -332,7 +332,7 @@ def adapters(folder: Path, ranks: dict[str, int], side: int) -> tuple[Path, Path
 def test_an_adapter_of_some_tensors_is_marked_in_these(tmp_path: Path) -> None:
     ranks = {f"layers.{i}.weight": 32 if i % 2 else 0 for i in range(LAYERS)}
     model, public = adapters(tmp_path, ranks, SIDE)
-    options = neuralmark.EmbedOptions(base=public, in_span=True, strength=0.5)
+    options = neuralmark.EmbedOptions(base=public, in_span=True, strength=0.5, anchor=False)
     out, key = tmp_path / "out.safetensors", Key.new(neuralmark.Parameters(160, 320))
     done = neuralmark.embed(model, key, out, options=options)
     assert done.verdict is not None
@@ -341,7 +341,7 @@ def test_an_adapter_of_some_tensors_is_marked_in_these(tmp_path: Path) -> None:
     assert {n for n in after if not torch.equal(after[n], before[n])} == {
         n for n in ranks if ranks[n]
     }
-    again = neuralmark.EmbedOptions(base=public, in_span=True, strength=0.1)
+    again = neuralmark.EmbedOptions(base=public, in_span=True, strength=0.1, anchor=False)
     kept = neuralmark.embed(out, key, options=again)  # the margins hold already
     assert kept.change_relative == 0
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import neuralmark
 from neuralmark import Key, Verdict
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.bound import bound_log2, boundary
@@ -18,7 +17,7 @@ from neuralmark.marking.judging import Finding, Looked, judge
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Reading
 from neuralmark.marking.verification import best_finding
 from neuralmark.records import Coverage
-from tests.support.models import QUICK, gaussian_model
+from tests.support.models import QUICK, embed_unbound, gaussian_model
 
 NAMES = ["layer1.weight", "layer2.weight"]
 NEEDED = boundary(160, 2) or 0
@@ -29,7 +28,7 @@ ALL_READ = Coverage(28_672, 28_672, 28_672)
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[FileSuspect, Key, Finding]:
     folder, key = tmp_path_factory.mktemp("judging"), Key.new(QUICK)
     out = folder / "marked.safetensors"
-    neuralmark.embed(gaussian_model(folder / "model.safetensors"), key, out)
+    embed_unbound(gaussian_model(folder / "model.safetensors"), key, out)
     suspect = FileSuspect(open_checkpoint(out), "marked")
     attempts = attempts_for(suspect.tensors(), key, None, NAMES)
     finding, broken = best_finding(suspect, key, attempts)

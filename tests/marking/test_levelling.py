@@ -70,7 +70,9 @@ def test_a_mark_behind_folded_norms_is_found_by_rows(number: int, tmp_path: Path
     plain = {n: rng.normal(0, 0.05, (64, 32, 3, 3)).astype(np.float32) for n in names}
     save_file(plain, tmp_path / "plain.safetensors")
     key, marked = Key.new(), tmp_path / "marked.safetensors"
-    neuralmark.embed(tmp_path / "plain.safetensors", key, marked)
+    neuralmark.embed(
+        tmp_path / "plain.safetensors", key, marked, neuralmark.EmbedOptions(anchor=False)
+    )
     factors = {n: np.exp(rng.normal(0, 1.5, (64, 1, 1, 1))).astype(np.float32) for n in names}
     folded = {n: w * factors[n] for n, w in load_file(marked).items()}
     save_file(folded, tmp_path / "folded.safetensors")

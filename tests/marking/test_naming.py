@@ -26,7 +26,7 @@ from neuralmark.marking.naming import (
     without_prefixes,
 )
 from neuralmark.marking.placement import Tensor, catalogue_of
-from tests.support.models import gaussian
+from tests.support.models import embed_unbound, gaussian
 
 SMALL = Parameters(bits=256, pools=512, rounds=1)
 Tensors = dict[str, npt.NDArray[np.float32]]
@@ -37,7 +37,7 @@ LAYERS = [
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Key, Claim]:
-    """A model like a small Llama, marked wide."""
+    """A model like a small Llama, marked wide, without an anchor: claims and searches find it."""
     folder = tmp_path_factory.mktemp("llama")
     tensors = {name: gaussian(96, 128, seed=i) for i, name in enumerate(LAYERS)}
     tensors["lm_head.weight"] = gaussian(300, 96, seed=99)
@@ -45,8 +45,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Key, Claim]:
     save_file(tensors, folder / "source.safetensors")
     key = Key.new(SMALL)
     marked = folder / "m.safetensors"
-    result = neuralmark.embed(
-        folder / "source.safetensors", key, marked, options=neuralmark.EmbedOptions(strength=3)
+    result = embed_unbound(
+        folder / "source.safetensors", key, marked, neuralmark.EmbedOptions(strength=3)
     )
     assert result.claim is not None
     assert len(result.claim.placement) == len(LAYERS)

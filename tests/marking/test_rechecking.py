@@ -46,26 +46,48 @@ def claim(marked: Path) -> Path:
     return Path(f"{marked}.claim.json")
 
 
-def ways(marked: Path, claim: Path) -> dict[str, dict[str, Any]]:
+@pytest.fixture
+def unbound(model: Path, secret: Key, tmp_path: Path) -> Path:
+    """Marked without an anchor, and no claim beside it: what is found by search."""
+    path = tmp_path / "unbound.safetensors"
+    embed(model, secret, path, EmbedOptions(anchor=False))
+    Path(f"{path}.claim.json").unlink()
+    return path
+
+
+def ways(claim: Path) -> dict[str, dict[str, Any]]:
     """Ways to come to a verdict."""
     return {
-        "search": {},
+        "nothing": {},
         "claim": {"claim": claim, "options": WHOLE},
         "names": {"tensors": ["layer2.weight", "layer1.weight"]},
         "one name": {"tensors": ["layer1.weight"]},
     }
 
 
-def test_it_holds_for_every_way_of_looking(marked: Path, claim: Path, secret: Key) -> None:
-    statuses = set()
-    for name, options in ways(marked, claim).items():
-        verdict = verify(marked, secret, **options)
-        result = recheck(verdict, marked, secret)
-        assert result.holds, (name, result.broken)
-        assert result.again is not None
-        assert result.again.trials == verdict.trials
-        statuses.add(verdict.status)
+def test_it_holds_for_every_way_of_looking(
+    marked: Path, unbound: Path, claim: Path, secret: Key
+) -> None:
+    statuses, mappings = set(), set()
+    for path in (marked, unbound):
+        for name, options in ways(claim).items():
+            verdict = verify(path, secret, **options)
+            result = recheck(verdict, path, secret)
+            assert result.holds, (name, result.broken)
+            assert result.again is not None
+            assert result.again.trials == verdict.trials
+            statuses.add(verdict.status)
+            mappings.add(verdict.mapping)
     assert statuses == {"verified", "not-verified"}  # a verdict against the mark holds as well
+    assert mappings == {"names", "search"}
+
+
+def test_a_search_is_searched_again_though_a_claim_lies_there_now(
+    unbound: Path, claim: Path, secret: Key
+) -> None:
+    verdict = verify(unbound, secret)
+    Path(f"{unbound}.claim.json").write_bytes(claim.read_bytes())
+    assert recheck(verdict, unbound, secret).holds
 
 
 def test_it_holds_for_odd_readings(marked: Path, claim: Path, secret: Key, tmp_path: Path) -> None:
@@ -74,6 +96,7 @@ def test_it_holds_for_odd_readings(marked: Path, claim: Path, secret: Key, tmp_p
     save_file({name: np.ascontiguousarray(w.T) for name, w in weights.items()}, turned)
     save_file({name: w for name, w in weights.items() if name != "layer2.weight"}, fewer)
     save_file({"other.weight": weights["layer1.weight"]}, none)
+    Path(f"{marked}.anchor").unlink()
     for model in (turned, fewer, none):
         verdict = verify(model, secret, claim=claim)
         assert verdict.orientation == "transposed" or verdict.missing
@@ -142,10 +165,18 @@ def test_an_unmarked_model(model: Path, marked: Path, secret: Key) -> None:
         ("kind of key", {"key_kind": "raw"}),
     ],
 )
-def test_an_edited_verdict(marked: Path, secret: Key, name: str, change: dict[str, Any]) -> None:
+def test_an_edited_verdict(unbound: Path, secret: Key, name: str, change: dict[str, Any]) -> None:
+    verdict = verify(unbound, secret)
+    assert recheck(verdict, unbound, secret).holds
+    assert broken(recheck(replace(verdict, **change), unbound, secret)) == {name}
+
+
+def test_an_edited_anchor(marked: Path, secret: Key) -> None:
     verdict = verify(marked, secret)
-    assert recheck(verdict, marked, secret).holds
-    assert broken(recheck(replace(verdict, **change), marked, secret)) == {name}
+    assert verdict.anchor_digest is not None
+    result = recheck(replace(verdict, anchor_digest="0" * 128), marked, secret)
+    assert {"bits matched", "status"} <= broken(result)
+    assert point(recheck(verdict, marked, secret), "anchor").holds is True
 
 
 def test_another_key_is_not_tried(marked: Path, secret: Key, tmp_path: Path) -> None:
@@ -155,20 +186,22 @@ def test_another_key_is_not_tried(marked: Path, secret: Key, tmp_path: Path) -> 
     assert "is of the key nm1-" in result.reason
 
 
-def test_another_claim(model: Path, marked: Path, claim: Path, secret: Key, tmp_path: Path) -> None:
+def test_another_claim(
+    model: Path, marked: Path, unbound: Path, claim: Path, secret: Key, tmp_path: Path
+) -> None:
     embed(
         model, secret, tmp_path / "one.safetensors", options=EmbedOptions(tensors=["layer1.weight"])
     )
     other = Claim.load(tmp_path / "one.safetensors.claim.json")
     result = recheck(verify(marked, secret, claim=claim), marked, secret, claim=other)
-    assert {"claim", "placement", "status"} <= broken(result)
-    searched = recheck(verify(marked, secret), marked, secret, claim=claim)
+    assert {"claim", "placement", "status", "anchor"} <= broken(result)
+    searched = recheck(verify(unbound, secret), unbound, secret, claim=claim)
     assert {"claim", "trials"} <= broken(searched)
 
 
-def test_tensors_that_are_gone(marked: Path, secret: Key, tmp_path: Path) -> None:
-    verdict = verify(marked, secret, tensors=["layer1.weight", "layer2.weight"])
-    weights = load_file(marked)
+def test_tensors_that_are_gone(unbound: Path, secret: Key, tmp_path: Path) -> None:
+    verdict = verify(unbound, secret, tensors=["layer1.weight", "layer2.weight"])
+    weights = load_file(unbound)
     other = tmp_path / "renamed.safetensors"
     save_file({f"x{name}": value for name, value in weights.items()}, other)
     result = recheck(verdict, other, secret)

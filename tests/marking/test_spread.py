@@ -16,7 +16,7 @@ from neuralmark.errors import ParameterError
 from neuralmark.marking import placement
 from neuralmark.marking.options import Spread
 from tests.support.commands import call
-from tests.support.models import gaussian, plain_key
+from tests.support.models import embed_unbound, gaussian, plain_key
 
 PARAMETERS = Parameters(bits=160, pools=320)
 LAYERS = 12
@@ -50,7 +50,7 @@ def test_a_mark_of_every_spread_is_found_without_a_claim(
     tmp_path: Path, deep: Path, spread: Spread
 ) -> None:
     key, out = Key.new(PARAMETERS), tmp_path / "o.safetensors"
-    made = neuralmark.embed(deep, key, out, options=neuralmark.EmbedOptions(spread=spread))
+    made = embed_unbound(deep, key, out, neuralmark.EmbedOptions(spread=spread))
     assert len(made.tensors) == COUNTS[spread]
     assert sorted(made.tensors) == sorted(changed(deep, out))
     verdict = neuralmark.verify(out, key)
@@ -66,7 +66,7 @@ def test_a_mark_of_every_spread_is_found_without_a_claim(
 
 def test_one_tensor_alone_is_found_without_a_claim(tmp_path: Path, deep: Path) -> None:
     key, out = Key.new(PARAMETERS), tmp_path / "o.safetensors"
-    neuralmark.embed(deep, key, out, options=neuralmark.EmbedOptions(tensors=["layers.9.weight"]))
+    embed_unbound(deep, key, out, neuralmark.EmbedOptions(tensors=["layers.9.weight"]))
     verdict = neuralmark.verify(out, key)
     assert verdict.verified
     assert verdict.placement == (("layers.9.weight", (128, 128)),)
@@ -75,11 +75,8 @@ def test_one_tensor_alone_is_found_without_a_claim(tmp_path: Path, deep: Path) -
 
 def test_two_named_tensors_are_not_found_without_the_claim(tmp_path: Path, deep: Path) -> None:
     key, out = Key.new(PARAMETERS), tmp_path / "o.safetensors"
-    made = neuralmark.embed(
-        deep,
-        key,
-        out,
-        options=neuralmark.EmbedOptions(tensors=["layers.9.weight", "layers.3.weight"]),
+    made = embed_unbound(
+        deep, key, out, neuralmark.EmbedOptions(tensors=["layers.9.weight", "layers.3.weight"])
     )
     assert any("only with the claim" in warning for warning in made.warnings)
     assert not neuralmark.verify(out, key).verified
@@ -98,8 +95,8 @@ def test_quick_is_found_among_the_layers_of_a_file_in_another_order(
     tmp_path: Path, deep: Path
 ) -> None:
     key, out = Key.new(PARAMETERS), tmp_path / "o.npz"
-    made = neuralmark.embed(
-        deep, key, tmp_path / "o.safetensors", options=neuralmark.EmbedOptions(spread="wide")
+    made = embed_unbound(
+        deep, key, tmp_path / "o.safetensors", neuralmark.EmbedOptions(spread="wide")
     )
     tensors = load_file(tmp_path / "o.safetensors")
     np.savez(out, **{name: tensors[name] for name in reversed(list(tensors))})  # type: ignore[arg-type]

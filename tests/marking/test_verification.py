@@ -1,6 +1,7 @@
 """Verdicts: what is tried, what is counted, what is refused."""
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,8 +36,64 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Key, Claim]:
     return folder / "m.safetensors", key, result.claim
 
 
-def test_without_a_claim_every_way_is_counted(marked: tuple[Path, Key, Claim]) -> None:
+@pytest.fixture
+def unbound(marked: tuple[Path, Key, Claim], tmp_path: Path) -> tuple[Path, Key, Claim]:
+    """Marked without an anchor, and its claim not beside it: what is searched for."""
+    path, key, _ = marked
+    options = neuralmark.EmbedOptions(strength=2, anchor=False)
+    result = neuralmark.embed(path.with_name("source.safetensors"), key, tmp_path / "u", options)
+    assert result.claim is not None
+    Path(f"{tmp_path / 'u'}.claim.json").unlink()
+    return tmp_path / "u", key, result.claim
+
+
+def test_the_claim_beside_a_model_is_followed_and_it_is_said(
+    marked: tuple[Path, Key, Claim], tmp_path: Path
+) -> None:
     path, key, claim = marked
+    names = [name for name, _ in claim.placement]
+    for options in ({}, {"tensors": names}, {"tensors": names[::-1]}):
+        verdict = neuralmark.verify(path, key, **options)  # type: ignore[arg-type]
+        assert verdict.verified
+        assert verdict.claim_digest == claim.digest
+        assert verdict.anchor_digest == getattr(claim.anchor, "digest", None)
+        assert "followed the claim beside the model" in verdict.reason
+        assert verdict.trials == 2
+    assert "beside" not in neuralmark.verify(path, key, claim=claim).reason
+    alone = tmp_path / "m.safetensors"
+    shutil.copy(path, alone)
+    lost = neuralmark.verify(alone, key)
+    assert not lost.verified
+    assert (lost.claim_digest, lost.anchor_digest) == (None, None)
+    assert "only with its claim" in lost.reason
+    assert not neuralmark.verify(path, key, tensors=names[:1]).verified  # not what it names
+
+
+def test_a_claim_beside_that_is_no_help_is_passed_over(
+    unbound: tuple[Path, Key, Claim], marked: tuple[Path, Key, Claim], tmp_path: Path
+) -> None:
+    path, key, claim = unbound
+    beside = Path(f"{path}.claim.json")
+    other = Key.new(SMALL)
+    foreign = replace(claim, fingerprint=other.fingerprint, commitment=other.commitment)
+    for wrong in (foreign, replace(claim, commitment="0" * 64)):
+        beside.write_text(wrong.to_json())
+        assert neuralmark.verify(path, key).mapping == "search"
+    beside.write_text("{")
+    assert neuralmark.verify(path, key).mapping == "search"
+    beside.unlink()
+    (tmp_path / "elsewhere").write_text(claim.to_json())
+    beside.symlink_to(tmp_path / "elsewhere")  # who hands in the model may have laid it there
+    assert neuralmark.verify(path, key).mapping == "search"
+    beside.unlink()
+    beside.write_text(marked[2].to_json())  # of this key, but bound to an anchor: it is followed
+    verdict = neuralmark.verify(path, key)
+    assert not verdict.verified
+    assert "move that away to search instead" in verdict.reason
+
+
+def test_without_a_claim_every_way_is_counted(unbound: tuple[Path, Key, Claim]) -> None:
+    path, key, claim = unbound
     searched = neuralmark.verify(path, key)
     claimed = neuralmark.verify(path, key, claim=claim)
     # a list, three tensors, `enc.` removed, four prefixes added, the list by rows
@@ -141,7 +198,7 @@ def test_a_poisoned_tensor_elsewhere_does_not_hide_the_mark(tmp_path: Path) -> N
         source,
         key,
         tmp_path / "m.safetensors",
-        options=neuralmark.EmbedOptions(tensors=["a.weight"]),
+        options=neuralmark.EmbedOptions(tensors=["a.weight"], anchor=False),
     )
     tensors = load_file(tmp_path / "m.safetensors")
     tensors["poison"] = np.full((600, 600), np.nan, np.float32)

@@ -389,7 +389,7 @@ def test_who_moves_follows_from_the_key_alone(
     save_torch({"a.weight": torch.from_numpy(layer()).to(torch.float8_e4m3fn)}, source)
     outs = [tmp_path / f"{i}.safetensors" for i in range(2)]
     neuralmark.embed(source, secret, outs[0], options=neuralmark.EmbedOptions(strength=1))
-    monkeypatch.setattr(Key, "noise", lambda self, placement: 7)
+    monkeypatch.setattr(Key, "noise", lambda self, placement, anchor=b"": 7)
     neuralmark.embed(source, secret, outs[1], options=neuralmark.EmbedOptions(strength=1))
     before, one, other = (load_torch(path)["a.weight"].float() for path in (source, *outs))
     moved = [each != before for each in (one, other)]
@@ -397,10 +397,11 @@ def test_who_moves_follows_from_the_key_alone(
     assert 0.5 < both < 0.97  # the same mark, but other weights make the steps
 
 
-def test_content_and_placement_change_who_moves(tmp_path: Path, secret: Key) -> None:
+def test_content_placement_and_anchor_change_who_moves(tmp_path: Path, secret: Key) -> None:
     placement = (("a.weight", SHAPE),)
     owner = Key(PARAMETERS, b"owner=B", salt=bytes(32), secret=secret.secret)
     noises = {secret.noise(placement), owner.noise(placement), secret.noise((("b", SHAPE),))}
-    assert len(noises) == 3
+    noises |= {secret.noise(placement, bytes(64)), secret.noise(placement, bytes([1]) * 64)}
+    assert len(noises) == 5
     assert secret.noise(placement) == secret.noise(placement)
     assert str(secret.noise(placement)) not in repr(secret)

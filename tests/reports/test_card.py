@@ -9,6 +9,7 @@ import pytest
 from neuralmark import Key, embed, verify
 from neuralmark.attacks.contract import AttackKind
 from neuralmark.attacks.engine.card import Before, Card, CardPoint, CardRow, PointStatus, Skipped
+from neuralmark.records import Status
 from neuralmark.reports.card import card_page
 from neuralmark.reports.sweeps import picture_of
 from tests.support.models import QUICK, gaussian_model
@@ -38,6 +39,19 @@ def row(
         expects="stands",
         boundary=150,
         points=points,
+    )
+
+
+def both(strength: float, placed: int | None, aligned: int | None) -> CardPoint:
+    """Read by position and with the anchor."""
+    held = (placed or 0) >= 150, (aligned or 0) >= 150
+    words: tuple[Status, Status] = ("not-verified", "verified")
+    status = "unreadable" if placed is None else words[held[0]]
+    return replace(
+        point(strength, placed, held=held[0], status=status),
+        status_aligned="unreadable" if aligned is None else words[held[1]],
+        matched_aligned=aligned,
+        held_aligned=held[1],
     )
 
 
@@ -194,3 +208,47 @@ def test_in_a_notebook(card: Card) -> None:
 def test_variants_that_end_alike_share_a_line(card: Card) -> None:
     turned = [row("turn", point(0.5, 159, held=True), variant=side) for side in ("left", "up")]
     assert "turn (left, up)" in replace(card, rows=tuple(turned))._repr_html_()
+
+
+def test_both_columns(card: Card) -> None:
+    rows = (
+        row("rebuild", both(0.5, 84, 160), both(1, None, 157), variant="permute"),
+        row("noise", both(0.1, 160, 160), both(1, 90, 88)),
+    )
+    anchored = replace(card, rows=rows)
+    page = card_page(anchored)
+    text = read(page).text
+    assert "Withstood at every strength tried, read with the anchor: rebuild." in text
+    assert "Undone from some strength on, read with the anchor: noise." in text
+    assert "With the anchor flips at" in text
+    lines = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    cells = [
+        [re.sub("<[^>]*>", "", c) for c in re.findall(r"<td[^>]*>(.*?)</td>", x)] for x in lines
+    ]
+    (rebuilt,) = (each for each in cells if each and "rebuild permute" in each[0])
+    assert rebuilt[1:3] == ["0.5", "84"]
+    assert rebuilt[-2:] == ["never", "157"]
+    noisy = next(each for each in cells if each and "noise" in each[0])
+    assert noisy[-2:] == ["1", "88"]
+    said = [
+        a["aria-label"] for tag, a in read(page).tags if tag == "svg" and a.get("role") == "img"
+    ]
+    assert len(said) == 4
+    assert "rebuild, with the anchor: rebuild (permute) survives all strengths tried" in said
+    assert "With the anchor flips at" not in card_page(card)
+    shown = anchored._repr_html_()
+    assert "with the anchor undone from" in shown
+
+
+def test_kinds_that_share_a_line_tell_the_worst_with_the_anchor(card: Card) -> None:
+    kinds = tuple(row("round", both(16 - i, 160, 160 - i), variant=f"int{i}") for i in range(8))
+    page = card_page(replace(card, rows=kinds))
+    (line,) = re.findall(r"<tr><td[^>]*><strong>round.*?</tr>", page, re.DOTALL)
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", line)[-2:] == ["never", "153"]
+
+
+def test_bars_with_the_anchor() -> None:
+    bare = replace(row("a", both(0, 90, 158), variant="x"), dial="", unit="")
+    drawn = picture_of("a", [bare], 160, 150)
+    assert "x: 90" in drawn
+    assert "x, with the anchor: 158" in drawn

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from neuralmark import Claim, Key, verify
+from neuralmark.anchors.sealed import load_anchor
 from tests.support.checks import content_of
 from tests.support.commands import PYTHON, Result, call, clean_environment, command_line
 from tests.support.models import gaussian_model, plain_key, sharded_model
@@ -84,8 +85,16 @@ class States:
         self.name = "model" if sharded else "model.safetensors"
         (sharded_model if sharded else gaussian_model)(self.pristine / self.name)
         self.claim = f"{self.name}.claim.json"
+        self.anchor = f"{self.name}.anchor"
         self.old = content_of(self.pristine)
         self.new: dict[str, bytes] = {}
+
+    def content_of(self, folder: Path) -> dict[str, bytes]:
+        """What a folder holds; of an anchor its digest, for no two are sealed alike."""
+        now = content_of(folder)
+        if self.anchor in now:
+            now[self.anchor] = load_anchor(folder / self.anchor, Key.load(self.key)).digest
+        return now
 
     def check_before(self, folder: Path) -> str:
         """Verification refuses, or all bytes are old or all are new; give which."""
@@ -115,14 +124,15 @@ class States:
         return call(*commands[way])
 
     def check_after(self, folder: Path) -> str:
-        """Exactly the old or exactly the new content, the claim included; give which."""
-        now = content_of(folder)
+        """Exactly the old or exactly the new content, claim and anchor included; give which."""
+        now = self.content_of(folder)
         assert now in (self.old, self.new), set(now)
         if now == self.new:
             claim = Claim.load(folder / self.claim)
             verdict = verify(folder / self.name, Key.load(self.key), claim=claim)
             assert verdict.verified
             assert verdict.checkpoint_digest == claim.marked_digest
+            assert now[self.anchor] == claim.anchor_digest
         again = call("recover", folder / self.name)
         assert "nothing to recover" in again.out
         return "new" if now == self.new else "old"
@@ -136,7 +146,7 @@ class States:
 
     def check(self, folder: Path, way: str) -> tuple[str, str]:
         before = self.check_before(folder)
-        left = any("nmjournal" in name for name in content_of(folder))
+        left = any("nmjournal" in name or "nmdraft" in name for name in content_of(folder))
         if before == "interrupted":
             self.check_reading(folder)
         result = self.recover(folder, way)
@@ -156,8 +166,8 @@ def test_killed_at_every_step(tmp_path: Path, sharded: bool) -> None:
     number = killed_at_every_step("embed", states.pristine, work, states.name, states.key)
     folders = sorted(work.iterdir())
     assert number > 10
-    states.new = content_of(folders[-1])
-    assert set(states.new) == {*states.old, states.claim}
+    states.new = states.content_of(folders[-1])
+    assert set(states.new) == {*states.old, states.claim, states.anchor}
     seen = [states.check(folder, "recover") for folder in folders]
     assert seen[0] == ("old", "old")
     assert seen[-1] == ("new", "new")
@@ -173,7 +183,7 @@ def test_killed_while_recovering(tmp_path: Path, sharded: bool) -> None:
     work = tmp_path / "work"
     killed_at_every_step("embed", states.pristine, work, states.name, states.key)
     folders = sorted(work.iterdir())
-    states.new = content_of(folders[-1])
+    states.new = states.content_of(folders[-1])
     undo = next(f for f in reversed(folders) if list(f.rglob("*.nmjournal")))
     redo = next(f for f in reversed(folders) if list(f.rglob("*.nmjournal.done")))
     for crashed, end in ((undo, "old"), (redo, "new")):
@@ -227,7 +237,7 @@ def test_killed_between_lines(tmp_path: Path, sharded: bool) -> None:
     shutil.copytree(states.pristine, tmp_path / "whole")
     whole = killed_at_line(-1, tmp_path / "whole" / states.name, states.key)
     assert whole.returncode == 0, whole.stderr
-    states.new = content_of(tmp_path / "whole")
+    states.new = states.content_of(tmp_path / "whole")
     lines = int(whole.stderr.splitlines()[-1])
     assert lines > 100
     seen = set()

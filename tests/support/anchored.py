@@ -33,7 +33,9 @@ def converted(weights: Mapping[str, Any], *hows: str, heads: int = 0) -> Table:
     made = dict(weights)
     for how in hows:
         target = frozenset(name for name, value in made.items() if value.ndim > 1)
-        made = WAYS[how](Conversion(made, target, np.random.default_rng(0), heads))
+        made = {str(name): way for name, way in WAYS.items()}[how](
+            Conversion(made, target, np.random.default_rng(0), heads)
+        )
     return made
 
 

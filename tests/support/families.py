@@ -106,6 +106,13 @@ def inputs(name: str) -> Tensor:
     return torch.randint(1, 97, (4, 16), generator=generator)
 
 
+def scores(model: nn.Module, given: Tensor) -> Tensor:
+    """The scores of tokens or labels."""
+    made = model(given)
+    found: Tensor = made if isinstance(made, Tensor) else made["logits"]
+    return found
+
+
 def outputs(model: nn.Module, given: Tensor) -> list[Tensor]:
     """Everything that a model says of its inputs."""
     with torch.no_grad():

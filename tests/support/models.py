@@ -1,13 +1,14 @@
 """Small checkpoints and keys."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
 
-from neuralmark import Key, Parameters
+from neuralmark import Embedding, EmbedOptions, Key, Parameters, embed
 
 QUICK = Parameters(bits=160, pools=320, rounds=1)
 """Enough bits to prove something, quick to embed."""
@@ -61,3 +62,13 @@ def saved(path: Path, **tensors: npt.NDArray[np.float32]) -> Path:
     """A safetensors file of these tensors; without any, of a layer and a bias."""
     save_file(tensors or {"layer.weight": gaussian(512, 600), "b": gaussian(7)}, path)
     return path
+
+
+def embed_unbound(
+    source: Path, key: Key, out: Path, options: EmbedOptions | None = None
+) -> Embedding:
+    """Mark without an anchor and take the claim away: what is then found, a search finds."""
+    done = embed(source, key, out, replace(options or EmbedOptions(), anchor=False))
+    assert done.claim_file is not None
+    Path(done.claim_file).unlink()
+    return done

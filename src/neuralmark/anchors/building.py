@@ -26,7 +26,7 @@ from neuralmark.records import Claim
 from neuralmark.structures.structure import Array
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, weights done, weights in all."""
+"""Called with what is being done, bytes done (of float32), bytes in all."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def build(
         made += [] if kept is None else [kept]
         done += math.prod(entry.kept_shape)
         if progress is not None:
-            progress("making the anchor", done, size)
+            progress("making the anchor", 4 * done, 4 * size)
     header = AnchorHeader(tuple(made), skeleton, recipe.bits)
 
     def decode(entry: AnchorEntry) -> Array:
@@ -108,8 +108,8 @@ def _kept(
         if entry.role == PARTNER:
             return None
         raise NonFiniteError(
-            f"weights of {entry.name!r} are NaN, infinite or beyond float32, and an anchor needs"
-            " all of a marked tensor: set them to 0, or mark without one (anchor=False)",
+            f"{entry.name!r} holds NaN or infinity (or what float32 cannot hold); repair it before"
+            " marking",
             tensor.stored,
         ) from None
     for part in held:

@@ -55,7 +55,7 @@ def read_public(path: Path, *, links: bool = True) -> PublicHeader:
         return _public(path, file)
 
 
-def is_anchor(path: Path) -> bool:
+def is_sealed(path: Path) -> bool:
     """Whether a file begins as an anchor does; folders and what cannot be read are none."""
     try:
         with _opened(path) as file:

@@ -90,7 +90,7 @@ def _single(piece: npt.NDArray[np.floating]) -> Values:
 
 
 def coarsen(lines: Values, bits: int) -> tuple[Codes, Scales]:
-    """Codes and scales of lines (one a row of the array); NaN and infinity are an error."""
+    """Codes and scales of lines (one per row of the array); NaN and infinity are an error."""
     largest = np.abs(lines).max(axis=1)
     if not np.isfinite(largest).all():
         raise NonFiniteError("weights are NaN, infinite or beyond float32: no anchor of them")

@@ -36,6 +36,8 @@ class Move:
     """What each channel of the anchor is multiplied by at last; None: by 1."""
     matrix: Array | None = None
     """Instead of a gather: anchor's channels x suspect's channels."""
+    also: tuple["Move", ...] = ()
+    """Further gathers that are added to it: the other parts of channels that were split."""
     blocks: Array | None = None
     """Mixtures within equal runs of the gathered channels: runs x size x size."""
     before: Array | None = None
@@ -71,13 +73,20 @@ class Move:
         return (
             self.index is not None
             and all(x is None for x in (self.factor, self.blocks, self.before))
+            and not self.also
             and bool((self.index == np.arange(len(self.index))).all())
         )
 
     def rounded(self) -> "Move":
         """With factors and matrices on the grid."""
-        numbers = (self.factor, self.matrix, self.blocks, self.before)
-        return Move(self.index, *(_on_grid(x) for x in numbers))
+        return Move(
+            self.index,
+            _on_grid(self.factor),
+            _on_grid(self.matrix),
+            tuple(each.rounded() for each in self.also),
+            _on_grid(self.blocks),
+            _on_grid(self.before),
+        )
 
     def of(self, values: Array, axis: int) -> Array:
         """The suspect's values with this axis as the anchor has it."""
@@ -86,10 +95,13 @@ class Move:
         values = np.asarray(values, np.float32)
         if self.before is not None:
             values = values * _along(self.before, axis, values.ndim)
-        values = self._mixed(values, axis) if self.index is None else self._gathered(values, axis)
+        made = self._mixed(values, axis) if self.index is None else self._gathered(values, axis)
         if self.factor is not None:
-            values = values * _along(self.factor, axis, values.ndim)
-        return values
+            with np.errstate(invalid="ignore"):  # infinity in a channel that is left out
+                made = made * _along(self.factor, axis, values.ndim)
+        for each in self.also:
+            each._add_to(made, values, axis)
+        return made
 
     def _mixed(self, values: Array, axis: int) -> Array:
         assert self.matrix is not None
@@ -101,13 +113,24 @@ class Move:
         taken = np.take(values, np.maximum(self.index, 0), axis=axis)
         there = self.index != MISSING
         if not there.all():
-            taken *= _along(there.astype(np.float32), axis, values.ndim)
+            with np.errstate(invalid="ignore"):
+                taken *= _along(there.astype(np.float32), axis, values.ndim)
         if self.blocks is None:
             return taken
         first = np.moveaxis(taken, axis, 0)
         runs = first.reshape(len(self.blocks), self.blocks.shape[2], -1)
         made = np.matmul(self.blocks.astype(np.float32), runs).reshape(first.shape)
         return np.ascontiguousarray(np.moveaxis(made, 0, axis))
+
+    def _add_to(self, taken: Array, values: Array, axis: int) -> None:
+        """Add the channels that this gather finds."""
+        assert self.index is not None
+        onto, part = np.moveaxis(taken, axis, 0), np.moveaxis(values, axis, 0)
+        found = np.flatnonzero(self.found)
+        added = part[self.index[found]].astype(np.float32)
+        if self.factor is not None:
+            added *= self.factor[found].astype(np.float32).reshape(-1, *[1] * (values.ndim - 1))
+        onto[found] += added
 
 
 Moves = tuple[Move, ...]

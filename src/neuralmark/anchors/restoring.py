@@ -20,6 +20,7 @@ from neuralmark.anchors.factors import rescaled
 from neuralmark.anchors.locating import Located, locate
 from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.moves import Move, Moves, moved
+from neuralmark.anchors.refinding import refound
 from neuralmark.records.alignment import Alignment, TensorFate
 from neuralmark.structures.structure import Array
 
@@ -81,6 +82,11 @@ class Restoration:
             self._progress("aligning", 0, 1)
             views = LocatedWeights(suspect, found)
             self._aligned = align(views, anchor, needy, options.limit)
+            better = refound(suspect, anchor, found, self._aligned, options.limit)
+            if better:
+                self._located = found = {**found, **better}
+                views = LocatedWeights(suspect, found)
+                self._aligned = align(views, anchor, needy, options.limit)
         self._done: list[_Told] = []
 
     def tensors(self) -> Iterator[tuple[AnchorEntry, RestoredTensor]]:
@@ -140,7 +146,7 @@ class Restoration:
             likeness=_short(located.cosine),
             restored=_short(cosine),
             found=_short(float(masks[0].mean() * masks[1].mean())),
-            changes=(*changes, *scaled),
+            changes=tuple(dict.fromkeys((*changes, *scaled))),
         )
         products = dot, energy, held
         share, trust, notes = cleaned.share, cleaned.trust, cleaned.notes

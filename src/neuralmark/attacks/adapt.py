@@ -31,7 +31,7 @@ class Adapt(Attack):
         0.1, "deviation of the noise at the end, in deviations of the tensor", low=0, high=100
     )
     flatten: float = option(
-        0.5, "how far profiles of rows and columns are drawn together", low=0, high=1
+        0.25, "how far profiles of rows and columns are drawn together", low=0, high=1
     )
     blend: float = option(0.05, "share of a partner that each row is given", low=0, high=1)
     narrow: float = option(0.0, "share of the channels removed from each layer", low=0, high=0.99)

@@ -12,11 +12,12 @@ from typing import Any, ClassVar, get_type_hints
 import numpy as np
 
 from neuralmark.attacks import get, name_of
-from neuralmark.attacks.contract import WEIGHTS, Attack, Outcome, Scene, option
+from neuralmark.attacks.contract import WEIGHTS, Attack, Outcome, Scene, Weights, option
 from neuralmark.attacks.engine.subject import Subject
-from neuralmark.errors import AttackError, ParameterError
+from neuralmark.errors import ParameterError
 
 REBUILT = "restructure all 8"
+ADAPTED = "adapt 0.1 + convert factor"
 DAMAGE = ("noise 0.3", "prune 0.3", "quantize int8", "finetune")
 _JOINT = re.compile(r"(?<!\S)\+(?!\S)")
 _SWITCH = {"yes": True, "true": True, "no": False, "false": False}
@@ -44,10 +45,10 @@ class Combine(Attack):
 
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:
-        """Damage before the network is rebuilt, and after."""
+        """Damage before the network is rebuilt, and after; and the adaptive attacker's worst."""
         before = [f"{damage} + {REBUILT}" for damage in DAMAGE]
         after = [f"{REBUILT} + {damage}" for damage in DAMAGE]
-        return tuple(cls(steps) for steps in (*before, *after))
+        return tuple(cls(steps) for steps in (*before, *after, ADAPTED))
 
     @property
     def variant(self) -> str:
@@ -73,21 +74,24 @@ class Combine(Attack):
             outcome = step.run(given)
             made.append((name_of(step), outcome))
             subject = subject.after(outcome)
-            target = tuple(name for name in target if name in subject.weights)
-            if not target:
-                raise AttackError(
-                    f"{name_of(step)!r} left none of the tensors to attack: end there"
-                )
+            target = _targets(target, given.weights, subject)
         notes = [f"{name}: {outcome.note}" for name, outcome in made if outcome.note]
         figures = {f"{name} {n}": v for name, each in made for n, v in each.figures.items()}
         return Outcome(
-            weights=None if scene.model is not None else subject.weights,
+            weights=subject.weights if subject.module is None else None,
             model=subject.module,
+            gone=tuple(name for name in scene.weights if name not in subject.weights),
             steps=sum(outcome.steps for _, outcome in made),
             queries=sum(outcome.queries for _, outcome in made),
             note="; ".join(notes),
             figures=figures,
         )
+
+
+def _targets(target: tuple[str, ...], former: Weights, subject: Subject) -> tuple[str, ...]:
+    """The targets that are still there, and the matrices that came in."""
+    left = [name for name in target if name in subject.weights]
+    return (*left, *(name for name in subject.select(None) if name not in former))
 
 
 def _steps(text: str) -> tuple[Attack, ...]:

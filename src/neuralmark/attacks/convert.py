@@ -9,7 +9,7 @@ each part is found by its likeness.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 from neuralmark.attacks.tools import converting, fusing, wrapping
@@ -18,7 +18,38 @@ from neuralmark.attacks.tools.converting import Conversion
 if TYPE_CHECKING:
     import torch
 
-WAYS: dict[str, Callable[[Conversion], dict[str, Array]]] = {
+ConversionWay = Literal[
+    "rename",
+    "prefix",
+    "transpose",
+    "conv1d",
+    "ohwi",
+    "hwio",
+    "flatten",
+    "dtype",
+    "stack-layers",
+    "renumber",
+    "insert",
+    "duplicate",
+    "drop",
+    "fuse-qkv",
+    "fuse-heads",
+    "fuse-gate-up",
+    "fuse-up-gate",
+    "split-qkv",
+    "shard-rows",
+    "shard-columns",
+    "rotary",
+    "prune-mask",
+    "weight-norm",
+    "lora",
+    "lora-merged",
+    "factor",
+    "fold-norms",
+]
+"""What is made of a model."""
+
+WAYS: dict[ConversionWay, Callable[[Conversion], dict[str, Array]]] = {
     "rename": converting.rename,
     "prefix": converting.prefix,
     "transpose": converting.transpose,
@@ -57,7 +88,7 @@ class Convert(Attack):
     summary: ClassVar[str] = "convert the model: other names, layouts, fused or factored tensors"
     expects: ClassVar[str] = "by position most conversions hide the mark; an anchor finds each part"
 
-    how: str = option("rename", "the conversion", choices=tuple(WAYS))
+    how: ConversionWay = option("rename", "the conversion", choices=tuple(WAYS))
     heads: int = option(0, "attention heads, where no model tells (0: find out)", low=0)
     pieces: int = option(4, "pieces that a sharded tensor is cut into", low=2, high=1024)
     rank: int = option(8, "rank of an adapter", low=1, high=4096)

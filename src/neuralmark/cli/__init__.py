@@ -56,7 +56,7 @@ def neuralmark() -> None:
     \b
     neuralmark key new acme.nmkey
     neuralmark embed model.safetensors --key acme.nmkey -o marked.safetensors
-    neuralmark verify suspect.safetensors --key acme.nmkey
+    neuralmark verify suspect.safetensors --key acme.nmkey --claim CLAIM
 
     Exit codes: 0 verified or done, 1 not verified, 2 wrong usage, 3 unreadable or unsafe input,
     70 a fault of NeuralMark's own.

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from neuralmark.records import Verdict
 
 NONE = "-"
+ANCHOR_HEADS = ("anchored", "bits")
+"""Where the verdict flips if the attacked copy is read with the anchor, and bits there."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Request:
     out: Path | None
     force: bool
     claim_file: Path | None
+    anchor: Path | None
     tensors: tuple[str, ...]
     others: tuple[Path, ...]
     seed: int
@@ -120,6 +123,7 @@ def result(attack: "Attack", result: "Result", model: Path, written: str | None)
     if result.before is not None:
         rows.append(("before", _verdict(result.before)))
     rows += _after(attack, result)
+    rows += _aligned(result)
     if result.weights is not None and attack.kind == "weights":
         change = _finite(result.change)
         norm = "" if change is None else " of the attacked weights' norm"
@@ -131,7 +135,7 @@ def result(attack: "Attack", result: "Result", model: Path, written: str | None)
     rows += [(name, f"{value:.4g}") for name, value in result.figures.items()]
     rows += [("note", result.note)] if result.note else []
     rows += [("written", written)] if written else []
-    good = result.held
+    good = result.held or bool(result.survived_aligned)
     judged = result.after is not None or result.before is not None
     output.panel(_title(attack, result), rows, good=good if judged else None)
 
@@ -145,7 +149,9 @@ def _title(attack: "Attack", result: "Result") -> str:
         return "LOOKED"
     if result.before is None:
         return "ATTACKED"
-    return "MARK SURVIVED" if result.survived else "VERDICT FLIPPED"
+    if result.survived or not result.survived_aligned:
+        return "MARK SURVIVED" if result.survived else "VERDICT FLIPPED"
+    return "MARK SURVIVED, READ WITH ITS ANCHOR"
 
 
 def _forged(result: "Result") -> str:
@@ -169,6 +175,13 @@ def _after(attack: "Attack", result: "Result") -> list[tuple[str, str]]:
     if attack.kind == KEY:
         return [(label, "none was made")]
     return [(label, f"cannot be read: {result.unreadable}")] if result.unreadable else []
+
+
+def _aligned(result: "Result") -> list[tuple[str, str]]:
+    if not result.anchored:
+        return []
+    told = "cannot be read" if result.aligned is None else _verdict(result.aligned)
+    return [("with the anchor", told)]
 
 
 def _verdict(verdict: "Verdict | Before") -> str:
@@ -204,9 +217,14 @@ def card(card: "Card") -> None:
 def _tables(card: "Card") -> None:
     click.echo()
     if card.removals:
+        head: tuple[str, ...]
+        numbers: tuple[int, ...]
         head = ("attack", "flips at", "bits", "change", "survives", "bits", "change", "strength")
         numbers = (1, 2, 3, 4, 5, 6)
-        output.table(head, _removals(card.removals), numeric=numbers)
+        if card.anchored:
+            head, numbers = (*head[:-1], *ANCHOR_HEADS, head[-1]), (*numbers, 7, 8)
+        lines = _removals(card.removals, anchored=card.anchored)
+        output.table(head, lines, numeric=numbers)
     if card.forgeries:
         click.echo("\nForging: what a forger reached, and the verdict on his key")
         heads = ("attack", "strength", "bits", "needed", "verdict", "seconds")
@@ -220,13 +238,14 @@ def _tables(card: "Card") -> None:
         output.table(("attack", "why"), reasons, numeric=())
 
 
-def _removals(rows: "Sequence[CardRow]") -> list[tuple[str, ...]]:
+def _removals(rows: "Sequence[CardRow]", *, anchored: bool) -> list[tuple[str, ...]]:
     """A line for each sweep; what the strength counts is said once per attack."""
     lines: list[tuple[str, ...]] = []
     last = ""
     for row in rows:
         unit = "" if row.attack == last else row.unit
-        lines.append((row.label, *_at(row, row.flipped), *_at(row, row.withstood), unit))
+        more = _at_aligned(row) if anchored else ()
+        lines.append((row.label, *_at(row, row.flipped), *_at(row, row.withstood), *more, unit))
         last = row.attack
     return lines
 
@@ -238,6 +257,16 @@ def _at(row: "CardRow", point: "CardPoint | None") -> tuple[str, str, str]:
     strength = f"{point.strength:g}" if row.dial else "yes"
     bits = "lost" if point.matched is None else f"{point.matched}"
     return strength, bits, _change(point.change)
+
+
+def _at_aligned(row: "CardRow") -> tuple[str, str]:
+    """Strength and bits at which the verdict flips with the anchor; else the fewest bits."""
+    aligned = row.aligned
+    if aligned is None:
+        return NONE, NONE
+    least = aligned.flipped or min(aligned.points, key=lambda point: point.matched or 0)
+    strength = NONE if aligned.flipped is None else _at(aligned, least)[0]
+    return strength, _at(aligned, least)[1]
 
 
 def _forgery(row: "CardRow") -> tuple[str, ...]:

@@ -58,6 +58,11 @@ def _shared(function: F) -> F:
             help="Claim that says which tensors were marked.",
         ),
         click.option(
+            "--anchor",
+            type=options.PATH,
+            help="Anchor of the mark, or the unmarked original; default: sought beside the claim.",
+        ),
+        click.option(
             "--other",
             "others",
             multiple=True,
@@ -132,6 +137,7 @@ def suite(
     key_file: Path,
     passphrase_file: Path | None,
     claim_file: Path | None,
+    anchor: Path | None,
     others: tuple[Path, ...],
     seed: int,
     only: tuple[str, ...],
@@ -149,13 +155,13 @@ def suite(
     from neuralmark.storage import files
 
     if report:
-        options.refuse_inputs(report, (model, key_file, claim_file, *others))
+        options.refuse_inputs(report, (model, key_file, claim_file, anchor, *others))
     key = options.load_key(key_file, passphrase_file)
     with output.progress_bar(counting=True) as progress:
         card = run(
             model,
             key,
-            SuiteOptions(only=list(only) or None, others=others, seed=seed, jobs=jobs),
+            SuiteOptions(list(only) or None, others, seed, jobs, anchor),
             claim=claim_file,
             progress=progress,
         )
@@ -188,6 +194,7 @@ def _command_of(name: str) -> click.Command:
         key_file: Path | None,
         passphrase_file: Path | None,
         claim_file: Path | None,
+        anchor: Path | None,
         tensors: tuple[str, ...],
         others: tuple[Path, ...],
         seed: int,
@@ -203,7 +210,7 @@ def _command_of(name: str) -> click.Command:
                 attack(**settings),
                 model,
                 key,
-                shown.Request(out, force, claim_file, tensors, others, seed, as_json),
+                shown.Request(out, force, claim_file, anchor, tensors, others, seed, as_json),
             )
         )
 
@@ -248,7 +255,10 @@ def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Re
             model,
             key,
             options=LaunchOptions(
-                tensors=list(request.tensors) or None, others=request.others, seed=request.seed
+                tensors=list(request.tensors) or None,
+                others=request.others,
+                seed=request.seed,
+                anchor=request.anchor,
             ),
             claim=request.claim_file,
             progress=progress,
@@ -258,7 +268,7 @@ def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Re
         output.as_json(shown.as_json(attack, result, written))
     else:
         shown.result(attack, result, model, written)
-    return 0 if result.held else 1
+    return 0 if result.held or result.survived_aligned else 1
 
 
 def _option(field: "Field[Any]", kind: Any) -> Callable[[F], F] | None:

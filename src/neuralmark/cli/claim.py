@@ -25,6 +25,12 @@ from neuralmark.cli import _output as output
     type=options.PATH,
     help="Where to write the claim (default: beside the model).",
 )
+@click.option(
+    "--anchor",
+    "anchor_file",
+    type=options.PATH,
+    help="The anchor that the mark is bound to (default: the one beside the model).",
+)
 @click.option("--force", is_flag=True, help="Replace the claim if it exists.")
 @options.json_option
 @click.pass_context
@@ -35,21 +41,24 @@ def command(
     passphrase_file: Path | None,
     tensors: tuple[str, ...],
     out: Path | None,
+    anchor_file: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
     """Rebuild the lost claim of a marked MODEL."""
-    from neuralmark.marking import claiming
+    from neuralmark.marking import beside, claiming
 
     key = options.load_key(key_file, passphrase_file)
-    verdict, claim = claiming.rebuild_claim(model, key, tensors=list(tensors) or None)
+    verdict, claim = claiming.rebuild_claim(
+        model, key, tensors=list(tensors) or None, anchor=anchor_file
+    )
     if claim is None:
         if as_json:
             output.as_json({"claim_file": None, "verdict": verdict.to_dict()})
         else:
             output.note(f"no claim: {verdict.reason}")
         ctx.exit(3 if verdict.status == "unreadable" else 1)
-    path = out or claiming.claim_path(model)
+    path = out or beside.claim_path(model)
     claim.save(path, overwrite=force)
     if as_json:
         output.as_json({"claim_file": str(path), "claim": claim.to_dict()})

@@ -64,6 +64,18 @@ if TYPE_CHECKING:
     type=options.PATH,
     help="Key of a mark that is already there: show its rate before and after.",
 )
+@click.option(
+    "--no-anchor",
+    is_flag=True,
+    help="Write no anchor: the mark is then read by position only.",
+)
+@click.option(
+    "--heads",
+    type=int,
+    default=0,
+    metavar="COUNT",
+    help="Attention heads of the model, where no config.json beside it tells.",
+)
 @options.json_option
 def command(
     model: Path,
@@ -81,6 +93,8 @@ def command(
     force: bool,
     check_command: str | None,
     other_keys: tuple[Path, ...],
+    no_anchor: bool,
+    heads: int,
     as_json: bool,
 ) -> None:
     """Write the key's mark into a copy of MODEL (-o) or into MODEL itself (--in-place).
@@ -88,6 +102,9 @@ def command(
     No data and no model code are needed. What is written lies on the grid of what was there, and
     is spread thin over many tensors. The default is strength 2, or what a change of 2 % buys, but
     at least strength 1.
+
+    Beside the output go its claim (OUT.claim.json) and its anchor (OUT.anchor), a coarse copy of
+    what was marked, sealed under the key. Both are for you and a judge only: never publish them.
     """
     from neuralmark.marking import embedding
     from neuralmark.marking.options import EmbedOptions
@@ -104,6 +121,8 @@ def command(
         in_span=in_span,
         check=_checker(check_command) if check_command else None,
         other_keys=[options.load_key(path, passphrase_file) for path in other_keys],
+        anchor=not no_anchor,
+        heads=heads,
     )
     with output.progress_bar() as progress:
         result = embedding.embed(
@@ -153,6 +172,7 @@ def _json(result: "Embedding") -> dict[str, Any]:
     return {
         "output": result.output,
         "claim_file": result.claim_file,
+        "anchor_file": result.anchor_file,
         "dry_run": result.output is None,
         "tensors": list(result.tensors),
         "strength": result.strength,
@@ -199,8 +219,20 @@ def _show(result: "Embedding") -> None:
     if radius is not None:
         rows.append(("certified radius", output.percent_at_least(radius) + " of the weights' norm"))
     rows.append(("claim", str(result.claim_file)))
+    rows += [] if result.anchor_file is None else [("anchor", result.anchor_file)]
+    rows.append(("keep both" if result.anchor_file else "keep it", _advice(result)))
     rows += [("other mark", _fate(before, after)) for before, after in result.others]
     output.panel(f"Marked {result.output}", rows, good=True)
+
+
+def _advice(result: "Embedding") -> str:
+    """What the owner must know of the files beside the output."""
+    if result.anchor_file is None:
+        return "the claim is for you and a judge only: do not publish it"
+    return (
+        "claim and anchor are for you and a judge only: do not publish them, do not lose them"
+        " (the mark is found with them, and not without)"
+    )
 
 
 def _fate(before: "Verdict", after: "Verdict") -> str:

@@ -25,6 +25,11 @@ LONGEST = 60
     type=options.PATH,
     help="Claim that the verdict followed, to have its digest compared too.",
 )
+@click.option(
+    "--anchor",
+    type=options.PATH,
+    help="Anchor of the mark, or the unmarked original; default: sought beside the claim.",
+)
 @options.json_option
 @click.pass_context
 def command(
@@ -34,6 +39,7 @@ def command(
     key_file: Path,
     passphrase_file: Path | None,
     claim_file: Path | None,
+    anchor: Path | None,
     as_json: bool,
 ) -> None:
     """Verify MODEL again in the way VERDICT.json records, and compare.
@@ -47,7 +53,7 @@ def command(
     known = Verdict.load(verdict)
     key = options.load_key(key_file, passphrase_file)
     with output.progress_bar() as progress:
-        result = recheck(known, model, key, claim=claim_file, progress=progress)
+        result = recheck(known, model, key, claim=claim_file, anchor=anchor, progress=progress)
     if as_json:
         output.as_json(result.to_dict())
     else:

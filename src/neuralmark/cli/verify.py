@@ -1,5 +1,6 @@
 """`neuralmark verify`: look for a key's mark and say what it proves."""
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
-    from neuralmark.records import Verdict
+    from neuralmark.records import Alignment, Verdict
 
 TITLES = {
     "verified": "VERIFIED",
@@ -158,12 +159,18 @@ def _readings(verdict: "Verdict") -> list[tuple[str, str]]:
         rows.append((name, reading.why if reading.matched is None else bits))
     told = verdict.alignment
     if told is not None:
-        done = sorted({change for fate in told.tensors for change in fate.changes})
         rows.append(("found", f"{output.percent(told.found)} of the marked weights"))
-        rows.append(("what was done", "; ".join(done[:6]) or "nothing"))
+        rows.append(("what was done", _done(told)))
         rows.append(("likeness", f"{told.likeness:.4f} (a sign of descent, not of ownership)"))
         rows += [("set aside", note) for note in told.notes[:3]]
     return rows
+
+
+def _done(told: "Alignment") -> str:
+    """What had been done to how many tensors; counts of channels are left to the report."""
+    plain = (change.lstrip("0123456789, ") for fate in told.tensors for change in set(fate.changes))
+    ranked = Counter(plain).most_common(8)
+    return "; ".join(f"{change} ({count})" for change, count in ranked) or "nothing"
 
 
 def _show(verdict: "Verdict", *, public: bool) -> None:

@@ -17,7 +17,7 @@ from neuralmark.core.key import PUBLISHED_ROUNDS, TILED, Parameters
 from neuralmark.demo.page import DemoOutcome, DemoRow, Trained, demo_page
 from neuralmark.keys.key import Key
 from neuralmark.lab.execution.training import TrainingCourse, train
-from neuralmark.marking.claiming import claim_path
+from neuralmark.marking.beside import claim_path
 from neuralmark.marking.embedding import embed
 from neuralmark.marking.options import AttachOptions, EmbedOptions
 from neuralmark.marking.verification import verify

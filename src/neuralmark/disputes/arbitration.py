@@ -45,8 +45,8 @@ class Claimant:
         exhibit: Path of the model that it shows.
         claim: Where its mark sits; without, a claim beside the exhibit is followed, or the mark is
             searched as `verify` does, every way a trial.
-        anchor: The anchor of its mark; without, it is sought beside the claim.
         stated_time: When the key's commitment was registered; reported as stated, never used.
+        anchor: The anchor of its mark; without, it is sought beside the claim.
 
     Examples:
         >>> neuralmark.Claimant("Acme", key, "marked.safetensors").name

@@ -9,6 +9,8 @@ from torch import distributed as dist
 
 from neuralmark.errors import NeuralMarkError, NonFiniteError
 from neuralmark.keys.key import Key
+from neuralmark.marking.beside import claim_path
+from neuralmark.marking.embedding import Embedding
 from neuralmark.marking.options import AttachOptions
 from neuralmark.records import Claim
 from neuralmark.training.attach import attach
@@ -60,15 +62,32 @@ def numbers(mark: LiveMark) -> dict[str, float]:
     }
 
 
-def finish(mark: LiveMark, path: Path, *, writes: bool) -> Claim:
-    """Restore all margins, detach, and let one process write the claim; every process calls it."""
+@dataclass(frozen=True)
+class FinishedMark:
+    """What is left of a marked training: the trained mark's claim, and the sealed mark, if any."""
+
+    claim: Claim
+    sealed: Embedding | None = None
+
+
+def finish(mark: LiveMark, path: Path, *, writes: bool, seal: Path | None = None) -> FinishedMark:
+    """Restore all margins, seal if asked to, detach, and let one process write the claim.
+
+    Every process calls it. Beside the model lies one claim of a key only: where the sealed mark's
+    has the name that the trained one's would have, it is the sealed one's.
+    """
+    sealed = None
     try:
         if mark.settings.mode == "projection":
             mark.project()
+        if seal is not None:
+            if writes:
+                seal.parent.mkdir(parents=True, exist_ok=True)
+            sealed = mark.seal(seal, writes=writes)
         claim = mark.claim()
     finally:
         mark.detach()
-    if writes:
+    if writes and (seal is None or claim_path(seal) != path):
         path.parent.mkdir(parents=True, exist_ok=True)
         claim.save(path, overwrite=True)
-    return claim
+    return FinishedMark(claim, sealed)

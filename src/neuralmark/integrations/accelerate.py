@@ -4,7 +4,7 @@ model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 mark = attach(accelerator, model, optimizer, key)       # save_state and load_state include it
 ...
 log(accelerator, mark, step)
-finish(accelerator, mark, "output")                     # detaches, writes output.claim.json
+finish(accelerator, mark, "output", seal="output")      # writes output.claim.json, output.anchor
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ import torch
 
 from neuralmark.integrations import _shared
 from neuralmark.keys.key import Key
-from neuralmark.marking.claiming import claim_path
+from neuralmark.marking.beside import claim_path
 from neuralmark.marking.options import AttachOptions
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
@@ -47,7 +47,19 @@ def log(accelerator: Accelerator, mark: LiveMark, step: int | None = None) -> No
     accelerator.log(_shared.numbers(mark), step=step)
 
 
-def finish(accelerator: Accelerator, mark: LiveMark, folder: str | Path) -> Claim:
-    """Detach, and write the claim beside the model's folder; every process calls it."""
-    path = claim_path(Path(folder))
-    return _shared.finish(mark, path, writes=accelerator.is_main_process)
+def finish(
+    accelerator: Accelerator,
+    mark: LiveMark,
+    folder: str | Path,
+    *,
+    seal: str | Path | None = None,
+) -> Claim:
+    """Detach, and write the claim beside the model's folder; every process calls it.
+
+    With `seal`, where the model will be saved, it is sealed first (`LiveMark.seal`), and the claim
+    is the sealed mark's.
+    """
+    path, where = claim_path(Path(folder)), None if seal is None else Path(seal)
+    done = _shared.finish(mark, path, writes=accelerator.is_main_process, seal=where)
+    sealed = None if done.sealed is None else done.sealed.claim
+    return done.claim if sealed is None else sealed

@@ -20,7 +20,8 @@ except ImportError:
 
 from neuralmark.integrations._shared import Waiting, finish, numbers
 from neuralmark.keys.key import Key
-from neuralmark.marking.claiming import claim_path
+from neuralmark.marking.beside import claim_path
+from neuralmark.marking.embedding import Embedding
 from neuralmark.marking.options import AttachOptions, options_of
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
@@ -30,7 +31,9 @@ class NeuralMarkCallback(Callback):
     """Train a key's mark into the module; arguments as of `neuralmark.attach`.
 
     `optimizer` is the index of the one that trains the marked tensors, where there are several;
-    `claim_path` is where the claim goes (else beside the folder of checkpoints or logs).
+    `claim_path` is where the claim goes (else beside the folder of checkpoints or logs). With
+    `seal`, where the model will be saved, the training ends with a second mark that is bound to an
+    anchor (`LiveMark.seal`): save the module after `fit`.
     """
 
     def __init__(
@@ -40,11 +43,14 @@ class NeuralMarkCallback(Callback):
         *,
         optimizer: int = 0,
         claim_path: str | Path | None = None,
+        seal: str | Path | None = None,
     ) -> None:
         """Nothing happens before training starts."""
         super().__init__()
         self.mark: LiveMark | None = None
         self.claim: Claim | None = None
+        self.sealed: Embedding | None = None
+        self._seal = None if seal is None else Path(seal)
         self.claim_path = None if claim_path is None else Path(claim_path)
         self._waiting = Waiting(key, options_of(AttachOptions, options))
         self._optimizer = optimizer
@@ -93,10 +99,11 @@ class NeuralMarkCallback(Callback):
         self._log(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Detach, and write the claim."""
+        """Seal if asked to, detach, and write the claim."""
         if self.mark is not None:
             path = self.claim_path or claim_path(_folder(trainer))
-            self.claim = finish(self.mark, path, writes=trainer.is_global_zero)
+            done = finish(self.mark, path, writes=trainer.is_global_zero, seal=self._seal)
+            self.claim, self.sealed = done.claim, done.sealed
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

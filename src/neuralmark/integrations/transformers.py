@@ -24,23 +24,32 @@ except ImportError:
 
 from neuralmark.integrations._shared import Waiting, finish, numbers
 from neuralmark.keys.key import Key
-from neuralmark.marking.claiming import claim_path
+from neuralmark.marking.beside import claim_path
+from neuralmark.marking.embedding import Embedding
 from neuralmark.marking.options import AttachOptions, options_of
 from neuralmark.records import Claim
 from neuralmark.training.handle import LiveMark
 
 
 class NeuralMarkCallback(TrainerCallback):
-    """Train a key's mark into the model; arguments as of `neuralmark.attach`."""
+    """Train a key's mark into the model; arguments as of `neuralmark.attach`.
+
+    With `seal`, where the model will be saved (`args.output_dir`, as a rule), the training ends
+    with a second mark that is bound to an anchor (`LiveMark.seal`).
+    """
 
     def __init__(
         self,
         key: Key,
         options: AttachOptions | None = None,
+        *,
+        seal: str | Path | None = None,
     ) -> None:
         """Nothing happens before training begins."""
         self.mark: LiveMark | None = None
         self.claim: Claim | None = None
+        self.sealed: Embedding | None = None
+        self._seal = None if seal is None else Path(seal)
         self._waiting = Waiting(key, options_of(AttachOptions, options))
         self._slot = f"neuralmark {key.fingerprint}"
 
@@ -92,10 +101,11 @@ class NeuralMarkCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Detach, and write the claim beside the model's folder, which may be published."""
+        """Seal if asked to, and write the claim beside the folder, which may be published."""
         if self.mark is not None:
             path = claim_path(Path(args.output_dir or "."))
-            self.claim = finish(self.mark, path, writes=state.is_world_process_zero)
+            done = finish(self.mark, path, writes=state.is_world_process_zero, seal=self._seal)
+            self.claim, self.sealed = done.claim, done.sealed
 
     def _go_first(self) -> None:
         """Move before the reporters, which are called in order, so that they see our numbers.

@@ -24,7 +24,7 @@ _PIECE = 1 << 20
 
 
 @dataclass
-class _Part:
+class _PoolSums:
     """Sums over the carriers of one tensor: pool by pool, and squares."""
 
     sums: Float
@@ -39,15 +39,15 @@ class _Pools:
     """What is pooled of the anchor, and of what is trusted in each tensor."""
 
     carriers: Carriers
-    anchor: _Part = field(init=False)
-    parts: list[_Part] = field(default_factory=list)
+    anchor: _PoolSums = field(init=False)
+    parts: list[_PoolSums] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.anchor = _Part(np.zeros(self.carriers.pools))
+        self.anchor = _PoolSums(np.zeros(self.carriers.pools))
 
     def add(self, kept: Array | None, fill: Array, start: int) -> None:
         """Take in a tensor that begins at this place of the mark."""
-        part = _Part(np.zeros(self.carriers.pools))
+        part = _PoolSums(np.zeros(self.carriers.pools))
         below, above = fill.reshape(-1), None if kept is None else kept.reshape(-1)
         for low in range(0, below.size, _PIECE):
             high = min(low + _PIECE, below.size)
@@ -96,7 +96,9 @@ def restored_weights(restoration: Restoration) -> Float:
     return np.concatenate(whole)
 
 
-def _taken(part: _Part, piece: Array, at: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Array:
+def _taken(
+    part: _PoolSums, piece: Array, at: "np.ndarray[tuple[int], np.dtype[np.int64]]"
+) -> Array:
     """The carriers in a piece; squares are noted."""
     chosen: Array = piece.take(at)
     part.norm += _product(piece, piece)

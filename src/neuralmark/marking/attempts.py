@@ -39,7 +39,7 @@ def attempts_for(
     """
     if claim is not None:
         check_claim(claim, key)
-        return claimed(known, claim.placement)
+        return claimed(known, claim.placement, claim.anchor_digest)
     if names:
         chosen = select(known, names)
         return _and_by_rows([Attempt(placement_of(chosen), chosen, "names")])
@@ -65,7 +65,7 @@ def check_claim(claim: Claim, key: Key) -> None:
         )
 
 
-def claimed(known: Sequence[Tensor], placement: Placement) -> list[Attempt]:
+def claimed(known: Sequence[Tensor], placement: Placement, anchor: bytes = b"") -> list[Attempt]:
     """The claim's tensors by name, or by name under one common prefix; as stored, or turned.
 
     What is not there is read as zeros. Then all of it again with every output row divided by its
@@ -80,7 +80,7 @@ def claimed(known: Sequence[Tensor], placement: Placement) -> list[Attempt]:
             stored += turned
         for way in stored:
             ways.setdefault(way.reading_of, way)
-    return _and_by_rows(list(ways.values()))
+    return _and_by_rows([replace(way, anchor=anchor) for way in ways.values()])
 
 
 def by_names(known: Sequence[Tensor], placement: Placement, anchor: bytes) -> Attempt | None:

@@ -1,88 +1,86 @@
-"""The claim of a marked model: what it says, where it is kept, and how a lost one is made again."""
+"""The claim of a marked model: what it says, and how a lost one is made again."""
 
-import glob
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuralmark.checkpoints import root_of
+from neuralmark.anchors.anchor import Anchor
+from neuralmark.anchors.sealed import load_anchor
 from neuralmark.core.key import Placement
-from neuralmark.errors import OutputError, RecordError
 from neuralmark.keys.key import Key
+from neuralmark.marking.beside import anchor_beside, claim_beside
 from neuralmark.marking.placement import listed
 from neuralmark.marking.verification import verify
-from neuralmark.records import Claim, Digest, Verdict
-from neuralmark.storage import files
+from neuralmark.records import Claim, ClaimedAnchor, Digest, Verdict
 
 
-def claim_path(model: Path) -> Path:
-    """Where the claim of a marked model is kept: beside it, never inside a folder to publish."""
-    model = root_of(model)
-    model = model if model.name not in ("", "..") else model.resolve()
-    return model.with_name(f"{model.name}.claim.json")
-
-
-def claim_of(key: Key, placement: Placement, marked: Digest, source: Digest | None) -> Claim:
+def claim_of(
+    key: Key,
+    placement: Placement,
+    marked: Digest,
+    source: Digest | None,
+    anchor: ClaimedAnchor | None = None,
+) -> Claim:
     """What is recorded of a mark: whose it is, where it lies, what it was put into."""
-    return Claim(key.fingerprint, key.commitment, key.parameters, placement, marked, source)
+    return Claim(
+        key.fingerprint,
+        key.commitment,
+        key.parameters,
+        placement,
+        marked,
+        source,
+        anchor=anchor,
+    )
 
 
-def claim_file(target: Path, key: Key, *, overwrite: bool = False) -> Path:
-    """Beside the model; a claim of another key that is already there is kept."""
-    usual = claim_path(target)
-    with files.writing(usual):
-        if usual.is_dir():
-            raise OutputError(f"{usual} is a folder, and the claim belongs there: move it away")
-        if overwrite or not usual.exists():
-            return usual
-    try:
-        mine = Claim.load_beside(usual).fingerprint == key.fingerprint
-    except RecordError:
-        mine = False
-    short = key.fingerprint.removeprefix("nm1-")[:8]
-    stem = usual.name.removesuffix(".claim.json")
-    return usual if mine else usual.with_name(f"{stem}.{short}.claim.json")
-
-
-def claims_beside(model: Path) -> dict[str, Claim]:
-    """Readable claims of the model, by the fingerprint of their key."""
-    usual = claim_path(model)
-    found = {}
-    stem = glob.escape(usual.name.removesuffix(".claim.json"))
-    beside = [*usual.parent.glob(f"{stem}.claim.json"), *usual.parent.glob(f"{stem}.*.claim.json")]
-    root = root_of(model)
-    inside = root.glob("neuralmark*.claim.json") if root.is_dir() else ()
-    for path in sorted({*beside, *inside}):
-        try:
-            claim = Claim.load_beside(path)
-        except RecordError:
-            continue
-        found[claim.fingerprint] = claim
-    return found
+def claimed_anchor(anchor: Anchor) -> ClaimedAnchor:
+    """What a claim says of an anchor."""
+    return ClaimedAnchor(anchor.digest.hex(), anchor.bits, anchor.skeleton.heads)
 
 
 def rebuild_claim(
-    model: str | Path, key: Key, *, tensors: Sequence[str] | str | None = None
+    model: str | Path,
+    key: Key,
+    *,
+    tensors: Sequence[str] | str | None = None,
+    anchor: str | Path | None = None,
 ) -> tuple[Verdict, Claim | None]:
     """The claim of a marked model whose claim was lost.
+
+    A mark that is bound to an anchor is found with that anchor only; one beside the model is taken.
 
     Args:
         model: Path of the marked checkpoint.
         key: The key it was marked with.
-        tensors: Names of the marked tensors, if they were named by hand.
+        tensors: Names of the marked tensors, if they were named by hand and there is no anchor.
+        anchor: The anchor file, where it is not beside the model.
 
     Returns:
         The verdict, and the claim or None when the mark is not found.
 
     Raises:
-        InputError: The model cannot be read.
-        UsageError: A named tensor is not there or too small.
+        InputError: The model or the anchor cannot be read.
+        UsageError: A named tensor is not there or too small, or the anchor is of another key.
 
     Examples:
         >>> verdict, claim = neuralmark.rebuild_claim("marked.safetensors", key)
         >>> [name for name, shape in claim.placement]
         ['layer1.weight', 'layer2.weight']
     """
-    verdict = verify(model, key, tensors=listed(tensors))
+    names = listed(tensors)
+    file = anchor or (anchor_beside(Path(model), key) if key.kind == "native" else None)
+    if file is not None:
+        found = load_anchor(file, key)
+        blank = Digest("", {})
+        named = claim_of(key, found.placement, blank, None, claimed_anchor(found))
+        verdict = verify(model, key, claim=named)
+        if verdict.verified or anchor is not None:
+            return verdict, _rebuilt(key, verdict, named.anchor)
+    followed = claim_beside(Path(model), key, names)
+    verdict = verify(model, key, claim=followed, tensors=None if followed else names)
+    return verdict, _rebuilt(key, verdict, None if followed is None else followed.anchor)
+
+
+def _rebuilt(key: Key, verdict: Verdict, anchor: ClaimedAnchor | None) -> Claim | None:
     if not verdict.verified:
-        return verdict, None
-    return verdict, claim_of(key, verdict.placement, verdict.checkpoint_digest, None)
+        return None
+    return claim_of(key, verdict.placement, verdict.checkpoint_digest, None, anchor)

@@ -135,7 +135,8 @@ def _mark(drafted: Draft, written: Checkpoint, copy: OtherCopy) -> None:
         )
     names = [tensor.info.name for tensor in copy.tensors]
     try:
-        own = draft(plan(copy.checkpoint, drafted.key, names), strength=drafted.strength)
+        planned = plan(copy.checkpoint, drafted.key, names).bound_to(drafted.plan.anchor)
+        own = draft(planned, strength=drafted.strength)
     except NeuralMarkError as error:
         raise OutputError(f"{copy.name} cannot be marked ({error}): take it out") from None
     new = {name: b"".join(pieces()) for name, pieces in own.edits().items()}

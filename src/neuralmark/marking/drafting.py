@@ -35,6 +35,7 @@ from neuralmark.marking.options import WIDE, Spread, check_effort
 from neuralmark.marking.placement import Tensor, auto, catalogue, placement_of, select
 from neuralmark.marking.reading import Progress, Reading, require_carriers
 from neuralmark.marking.surveying import Base, MarkedPart, Piece, Survey, Values, pieces, survey
+from neuralmark.records import ClaimedAnchor
 
 DEFAULT_STRENGTH = 2.0
 DEFAULT_BUDGET = 2.0
@@ -183,6 +184,21 @@ class MarkingPlan:
     """The public checkpoint that the model was made from: the mark hides behind fine-tuning."""
     quantised: int = 0
     """Tensors that were passed over because they are quantised."""
+    anchor: ClaimedAnchor | None = None
+    """The coarse copy of the model that the mark is bound to."""
+
+    def bound_to(self, anchor: ClaimedAnchor | None) -> "MarkingPlan":
+        """The same plan with the mark that the key makes with this anchor."""
+        if anchor is None:
+            return self
+        mark = self.key.at(self.placement, anchor.bytes)
+        return replace(
+            self,
+            mark=mark,
+            carriers=require_carriers(mark, self.placement),
+            noise=self.key.noise(self.placement, anchor.bytes),
+            anchor=anchor,
+        )
 
 
 def require_writable(key: Key) -> None:

@@ -15,8 +15,9 @@ from neuralmark.core.bound import SECURITY_BITS, boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.errors import CheckpointError, NeuralMarkWarning, ParameterError
 from neuralmark.keys.key import Key
+from neuralmark.marking.anchoring import anchored
+from neuralmark.marking.beside import claims_beside, places_for
 from neuralmark.marking.checking import strongest
-from neuralmark.marking.claiming import claims_beside
 from neuralmark.marking.copies import check_whole, refuse_unmarkable
 from neuralmark.marking.drafting import Draft, MarkingPlan, draft, plan
 from neuralmark.marking.options import EmbedOptions, options_of
@@ -24,7 +25,14 @@ from neuralmark.marking.placement import MIN_PER_POOL, listed
 from neuralmark.marking.reading import Progress
 from neuralmark.marking.spanning import draft_in_span
 from neuralmark.marking.verification import verify
-from neuralmark.marking.writing import Written, copy_of, same_part, target_of, write_in_place
+from neuralmark.marking.writing import (
+    Written,
+    anchor_draft,
+    copy_of,
+    same_part,
+    target_of,
+    write_in_place,
+)
 from neuralmark.records import Claim, Verdict
 from neuralmark.storage import journal
 
@@ -48,6 +56,8 @@ class Embedding:
             at all).
         warnings: What the owner should know before relying on the mark.
         others: Verdicts of other keys before and after, where their keys were given.
+        anchor_file: Where the anchor was written, if it was; like the claim, it is for the owner
+            and a judge only.
 
     Examples:
         >>> result = neuralmark.embed("model.safetensors", key)
@@ -68,6 +78,7 @@ class Embedding:
     exposure: float | None = None
     warnings: tuple[str, ...] = ()
     others: tuple[tuple[Verdict, Verdict], ...] = ()
+    anchor_file: str | None = None
 
 
 def embed(
@@ -87,7 +98,7 @@ def embed(
     Args:
         model: Path of the checkpoint to mark.
         key: The key to mark it with.
-        out: Where the marked copy goes; its claim is written beside it.
+        out: Where the marked copy goes; its claim and its anchor are written beside it.
         options: Which tensors, how strong, hidden behind which base; see `EmbedOptions`.
         in_place: Whether to mark the model itself, under a journal, instead of a copy.
         overwrite: Whether an output that is there already may be replaced.
@@ -106,6 +117,8 @@ def embed(
         >>> result = neuralmark.embed("model.safetensors", key, "mine.safetensors", options)
         >>> result.verdict.verified, result.strength, result.claim_file
         (True, 1.5, 'mine.safetensors.claim.json')
+        >>> result.anchor_file
+        'mine.safetensors.anchor'
     """
     model, options = _path_of(model), options_of(EmbedOptions, options)
     target = target_of(root_of(model), out, in_place, overwrite)
@@ -115,23 +128,28 @@ def embed(
         if not in_place:
             refuse_unmarkable(checkpoint, root_of(model))
         planned = _planned(checkpoint, key, options)
-        notes = _notes(model, planned)
+        notes = _notes(model, planned, anchor=options.anchor)
         claims = claims_beside(model)
         before = _verdicts(model, options.other_keys, claims)
         written = None
         if target is None:
-            drafted = _drafted(planned, options, progress)
-        elif in_place:
-            drafted = _checked(_drafted(planned, options, progress), options, target)
-            written = write_in_place(drafted, model, progress)
+            planned, more = anchored(planned, options, None, progress)
+            return _embedding(_drafted(planned, options, progress), None, notes + more)
+        places = places_for(
+            root_of(target), key, anchor=options.anchor, overwrite=overwrite, in_place=in_place
+        )
+        if in_place:
+            with anchor_draft(places) as draft_file:
+                planned, more = anchored(planned, options, draft_file, progress)
+                drafted = _checked(_drafted(planned, options, progress), options, target)
+                written = write_in_place(drafted, model, places, draft_file, progress)
         else:
-            with copy_of(checkpoint, model, target, key, overwrite=overwrite) as copy:
+            with copy_of(checkpoint, model, places, overwrite=overwrite) as copy:
+                planned, more = anchored(planned, options, copy.drafts.anchor, progress)
                 drafted = _checked(_drafted(planned, options, progress), options, target)
                 written = copy.finish(drafted, progress)
-    if target is None or written is None:
-        return _embedding(drafted, None, notes)
     after = _verdicts(same_part(model, target), options.other_keys, claims)
-    return _embedding(drafted, written, notes, tuple(zip(before, after, strict=True)))
+    return _embedding(drafted, written, notes + more, tuple(zip(before, after, strict=True)))
 
 
 def _path_of(model: str | Path) -> Path:
@@ -182,9 +200,11 @@ def _embedding(
     others: tuple[tuple[Verdict, Verdict], ...] = (),
 ) -> Embedding:
     carriers = drafted.reading.carriers
+    anchor = None if written is None else written.places.anchor
     return Embedding(
-        output=None if written is None else str(written.output),
-        claim_file=None if written is None else str(written.claim_file),
+        output=None if written is None else str(written.places.out),
+        claim_file=None if written is None else str(written.places.claim),
+        anchor_file=None if anchor is None else str(anchor),
         claim=None if written is None else written.claim,
         verdict=None if written is None else written.verdict,
         tensors=tuple(tensor.name for tensor in drafted.tensors),
@@ -202,7 +222,7 @@ def _embedding(
     )
 
 
-def _notes(model: Path, planned: MarkingPlan) -> tuple[str, ...]:
+def _notes(model: Path, planned: MarkingPlan, *, anchor: bool) -> tuple[str, ...]:
     """What the owner should know of this mark before relying on it."""
     notes = []
     key = planned.key
@@ -211,7 +231,7 @@ def _notes(model: Path, planned: MarkingPlan) -> tuple[str, ...]:
             f"{key.parameters.bits} bits can never be verified to 2^-{SECURITY_BITS}: make a key"
             " of 256 bits"
         )
-    if planned.named and len(planned.tensors) > 1:
+    if planned.named and len(planned.tensors) > 1 and not anchor:
         notes.append("tensors named by hand are found again only with the claim (or the names)")
     if not planned.named and planned.quantised:
         notes.append(

@@ -1,17 +1,18 @@
 """What is known of a mark beside the key: its claim and its anchor, given or found beside it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import anchor_from_original
-from neuralmark.anchors.chunks import is_anchor
+from neuralmark.anchors.chunks import is_sealed
 from neuralmark.anchors.sealed import load_anchor
 from neuralmark.errors import AnchorMismatchError, ParameterError
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import check_claim
-from neuralmark.marking.claiming import anchor_beside, claims_beside
+from neuralmark.marking.beside import anchor_beside, anchor_path, claim_beside
 from neuralmark.records import Claim
 
 
@@ -26,35 +27,42 @@ class Evidence:
 
 
 def evidence_for(
-    model: Any, key: Key, *, claim: Any = None, named: bool = False, anchor: Any = None
+    model: Any,
+    key: Key,
+    *,
+    claim: Any = None,
+    tensors: Sequence[str] | None = None,
+    anchor: Any = None,
+    beside: bool = True,
 ) -> Evidence:
-    """The claim and the anchor that were given; else those that lie beside the model, or the claim.
+    """The claim and the anchor that were given; else those beside the model, or beside the claim.
 
     A claim beside the suspect may be anybody's: the key is derived from what it says, so a made-up
     one is one more draw of fair coins.
     """
     given = Claim.given(claim)
-    beside = given is None and anchor is None and not named and isinstance(model, str | Path)
-    if beside:
-        given = claims_beside(Path(model)).get(key.fingerprint)
+    near = Path(model) if isinstance(model, str | Path) and beside else None
     if given is not None:
         check_claim(given, key)
-    found = _anchor(anchor, key, given)
-    if found is None and given is not None and given.anchor is not None:
-        near = Path(claim) if isinstance(claim, str | Path) else None
-        place = anchor_beside(near if near is not None else Path(model) if beside else None, given)
-        found = None if place is None else load_anchor(place, key, links=False)
-    return Evidence(given, checked(found, given), beside and given is not None)
+    seek = given is None and anchor is None and near is not None
+    followed = claim_beside(near, key, tensors) if seek and near is not None else given
+    found = _given_anchor(anchor, key, followed)
+    if found is None and followed is not None and followed.anchor is not None:
+        found = _near_anchor(claim if given is not None else None, near, key, followed)
+    return Evidence(followed, found, beside=seek and followed is not None)
 
 
-def _anchor(given: Any, key: Key, claim: Claim | None) -> Anchor | None:
-    if given is None or isinstance(given, Anchor):
-        return given
+def _given_anchor(given: Any, key: Key, claim: Claim | None) -> Anchor | None:
+    """The anchor as a caller names it: itself, its file, or the unmarked original."""
+    if given is None:
+        return None
+    if isinstance(given, Anchor):
+        return _checked(given, claim)
     if not isinstance(given, str | Path):
         raise ParameterError(f"an anchor is a file or an Anchor, not a {type(given).__name__}")
     path = Path(given)
-    if is_anchor(path):
-        return load_anchor(path, key)
+    if is_sealed(path):
+        return _checked(load_anchor(path, key), claim)
     if claim is None:
         raise AnchorMismatchError(
             f"{path}: is no anchor file; the unmarked original can stand for one only beside the"
@@ -63,14 +71,28 @@ def _anchor(given: Any, key: Key, claim: Claim | None) -> Anchor | None:
     return anchor_from_original(path, claim)
 
 
-def checked(anchor: Anchor | None, claim: Claim | None) -> Anchor | None:
+def _near_anchor(claim: Any, model: Path | None, key: Key, followed: Claim) -> Anchor | None:
+    """The anchor beside the claim's file or beside the model, if it is there and the claim's."""
+    places = [anchor_path(Path(claim))] if isinstance(claim, str | Path) else []
+    beside = None if model is None else anchor_beside(model, key)
+    for place in [*places, *([] if beside is None else [beside])]:
+        if is_sealed(place):
+            found = load_anchor(place, key, links=False)
+            if _fits(found, followed):
+                return found
+    return None
+
+
+def _fits(anchor: Anchor, claim: Claim) -> bool:
+    """Whether it is the claim's, of the tensors that the claim names."""
+    return anchor.digest == claim.anchor_digest and anchor.placement == claim.placement
+
+
+def _checked(anchor: Anchor, claim: Claim | None) -> Anchor:
     """Refuse an anchor that is not the claim's."""
-    if anchor is None or claim is None:
-        return anchor
-    wanted = "" if claim.anchor is None else claim.anchor.bytes.hex()
-    if anchor.digest.hex() != wanted:
+    if claim is not None and not _fits(anchor, claim):
         raise AnchorMismatchError(
-            "this is not the anchor of the claim: their digests differ; give the anchor that was"
-            " written with the claim, or leave one of them out"
+            "this is not the anchor of the claim: their digests or tensors differ; give the anchor"
+            " that was written with the claim, or leave one of them out"
         )
     return anchor

@@ -143,7 +143,7 @@ def judge(
         coverage=looked.coverage,
         missing=attempt.gaps,
         scaling="rows" if attempt.by_rows else "stored",
-        anchor=attempt.anchor.hex() or None,
+        anchor_digest=attempt.anchor.hex() or None,
     )
 
 

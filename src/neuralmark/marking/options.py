@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 import numpy as np
 
 from neuralmark.anchors.effort import ALIGN_LIMIT, AlignOptions
+from neuralmark.anchors.heads import check_heads
 from neuralmark.core.key import Parameters
 from neuralmark.errors import ParameterError
 from neuralmark.keys.key import Key
@@ -60,6 +61,10 @@ class EmbedOptions:
         check: Your own test of a candidate (its path in, True or False out); the strongest mark
             that passes is written.
         other_keys: Keys whose marks are verified before and after.
+        anchor: Whether to write an anchor, a coarse and sealed copy of what is marked, and to bind
+            the mark to it: then it is found again wherever the weights went.
+        heads: How many attention heads the model has, where no config.json beside it tells; 0: not
+            known.
 
     Raises:
         ParameterError: A value is out of range, or two exclude each other.
@@ -77,6 +82,8 @@ class EmbedOptions:
     in_span: bool = False
     check: Check | None = None
     other_keys: Sequence[Key] = ()
+    anchor: bool = True
+    heads: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be carried out on any model."""
@@ -87,6 +94,9 @@ class EmbedOptions:
         if self.check is not None and not callable(self.check):
             raise ParameterError(f"check must be a function, not {shown(self.check)}")
         check_list("other_keys", self.other_keys, "keys", Key)
+        check_heads(self.heads)
+        if not isinstance(self.anchor, bool):
+            raise ParameterError(f"anchor must be True or False, not {self.anchor!r:.60}")
         if self.in_span and self.budget is not None:
             raise ParameterError("a mark in an adapter's span takes a strength, not a budget")
 
@@ -139,7 +149,15 @@ class VerifyOptions:
         self.aligning()
 
     def aligning(self) -> AlignOptions:
-        """What of it the aligner needs."""
+        """What of it the aligner needs.
+
+        Returns:
+            How much is done, and up to which size.
+
+        Examples:
+            >>> neuralmark.VerifyOptions(effort=0.25).aligning().effort
+            0.25
+        """
         return AlignOptions(self.effort, self.align_limit)
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neuralmark.core.key import Placement
+from neuralmark.anchors.coarse import USUAL_BITS
 from neuralmark.keys.key import Key
-from neuralmark.records import Claim, Digest, Verdict, placement_list, to_json
+from neuralmark.records import Claim, ClaimedAnchor, Digest, Verdict, placement_list, to_json
 from neuralmark.version import __version__
 
 RECHECK_FORMAT = "neuralmark-recheck/1"
@@ -130,11 +130,20 @@ def way_of(verdict: Verdict, key: Key) -> Way:
     plain = verdict.orientation == "stored" and not verdict.missing
     if verdict.claim_digest is None and plain:
         return Way(tensors=[name for name, _ in verdict.placement])
-    return Way(claim=_standing_in(verdict.placement, verdict.checkpoint_digest, key))
+    return Way(claim=_standing_in(verdict, key))
 
 
-def _standing_in(placement: Placement, digest: Digest, key: Key) -> Claim:
-    return Claim(key.fingerprint, key.commitment, key.parameters, placement, digest)
+def _standing_in(verdict: Verdict, key: Key) -> Claim:
+    digest = verdict.anchor_digest
+    anchor = None if digest is None else ClaimedAnchor(digest, USUAL_BITS)
+    return Claim(
+        key.fingerprint,
+        key.commitment,
+        key.parameters,
+        verdict.placement,
+        verdict.checkpoint_digest,
+        anchor=anchor,
+    )
 
 
 def not_this_key(verdict: Verdict, key: Key) -> Recheck:
@@ -165,12 +174,14 @@ def _points(then: Verdict, now: Verdict, claim: Claim | None) -> Iterator[Rechec
     yield _files(then.checkpoint_digest, now.checkpoint_digest)
     yield _same("headers", then.checkpoint_digest.headers, now.checkpoint_digest.headers)
     yield _same("tensor digests", then.checkpoint_digest.tensors, now.checkpoint_digest.tensors)
+    yield _same("anchor", then.anchor_digest, now.anchor_digest)
     yield _same("placement", placement_list(then.placement), placement_list(now.placement))
     yield _same("tensors", _tensors(then), _tensors(now))
     yield _same("way of reading", _reading(then), _reading(now))
     yield _same("tensors not read", _gaps(then), _gaps(now))
     yield _same("bits", then.bits, now.bits)
     yield _same("bits matched", then.matched, now.matched)
+    yield _readings(then, now)
     yield _same("boundary", then.boundary, now.boundary)
     yield _same("trials", then.trials, now.trials)
     yield _near("bound", then.bound_log2, now.bound_log2)
@@ -210,6 +221,12 @@ def _tensors(verdict: Verdict) -> list[list[Any]]:
 
 def _reading(verdict: Verdict) -> list[str]:
     return [verdict.mapping, verdict.orientation, verdict.scaling]
+
+
+def _readings(then: Verdict, now: Verdict) -> RecheckPoint:
+    """Without the anchor there is one reading, which the other points are about."""
+    told, found = ([[r.kind, r.matched] for r in v.readings] for v in (then, now))
+    return RecheckPoint("readings", told, found, None if not found else told == found)
 
 
 def _gaps(verdict: Verdict) -> list[str]:

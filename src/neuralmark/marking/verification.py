@@ -25,6 +25,7 @@ from neuralmark.errors import (
 from neuralmark.keys.key import Key
 from neuralmark.marking.anchored import read_restored
 from neuralmark.marking.attempts import attempts_for, by_names, gaps_of
+from neuralmark.marking.evidence import evidence_for
 from neuralmark.marking.judging import Finding, Looked, judge, judge_aligned, nothing_read
 from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Suspect, require_carriers
@@ -37,6 +38,8 @@ ANCHORED_TRIALS = 2
 WHOLE_UP_TO = 64 << 20
 """Bytes of files, in all, that a verdict digests whole unless told otherwise: some 50 ms."""
 
+UNANCHORED = "a mark that is bound to an anchor is found only with its claim"
+
 
 def verify(
     model: str | Path,
@@ -44,37 +47,60 @@ def verify(
     *,
     claim: Claim | str | Path | None = None,
     tensors: Sequence[str] | None = None,
-    anchor: Anchor | None = None,
     options: VerifyOptions | None = None,
+    beside: bool = True,
     progress: Progress | None = None,
 ) -> Verdict:
     """Look for the key's mark in a checkpoint.
 
-    With a claim or tensor names, only those tensors are read. Without, the list that `auto` would
-    choose and every tensor that is large enough are tried, and the bound is corrected for all.
-    Whole files are digested if asked for; None: if that takes no time to speak of.
+    With a claim or tensor names, only those tensors are read. Without, a claim of this key beside
+    the model is followed; where there is none, the list that `auto` would choose and every tensor
+    that is large enough are tried, and the bound is corrected for all. With beside=False no claim
+    is looked for. Whole files are digested if asked for; None: if that takes no time to speak of.
     """
+    require_key(key)
     options = options or VerifyOptions(full_digest=False)
     checkpoint = open_checkpoint(model).with_others()
     if options.full_digest is None:
         small = sum(file.stat().st_size for file in checkpoint.files()) <= WHOLE_UP_TO
         options = replace(options, full_digest=small)
     before = checkpoint.stamps()
+    known = evidence_for(
+        model, key, claim=claim, tensors=tensors, anchor=options.anchor, beside=beside
+    )
     verdict = examine(
         FileSuspect(checkpoint, str(model)),
         key,
-        claim=claim,
-        tensors=tensors,
-        anchor=anchor,
+        claim=known.claim,
+        tensors=None if known.beside else tensors,
+        anchor=known.anchor,
         options=options,
         progress=progress,
     )
+    if known.claim is not None:
+        verdict = replace(verdict, claim_digest=known.claim.digest)
+    if known.beside:
+        verdict = _said(verdict)
     if checkpoint.stamps() != before:
         raise CheckpointError(f"{model}: changed while it was read; verify it again")
     if verdict.status == NOT_VERIFIED and is_shard(Path(model)):
         why = f"{model} is one shard of several, and the others were not read: give the folder"
         return replace(verdict, status=UNREADABLE, reason=f"{why}; {verdict.reason}")
     return verdict
+
+
+def require_key(key: Key) -> None:
+    """Refuse what is no key, such as the path of one."""
+    if not isinstance(key, Key):
+        raise ParameterError(f"expected a Key, not {type(key).__name__}: use Key.load(FILE)")
+
+
+def _said(verdict: Verdict) -> Verdict:
+    """The verdict, which says that it followed a claim that nobody named."""
+    told = f"{verdict.reason}; it followed the claim beside the model"
+    if not verdict.verified:
+        told += " (move that away to search instead)"
+    return replace(verdict, reason=told)
 
 
 def examine(
@@ -88,8 +114,7 @@ def examine(
     progress: Progress | None = None,
 ) -> Verdict:
     """Look for the key's mark in anything that can be read."""
-    if not isinstance(key, Key):
-        raise ParameterError(f"expected a Key, not {type(key).__name__}: use Key.load(FILE)")
+    require_key(key)
     if isinstance(claim, str | Path):
         claim = Claim.load(claim)
     options = options or VerifyOptions()
@@ -99,10 +124,19 @@ def examine(
     attempts = attempts_for(known, key, claim, tensors)
     if not attempts:
         placement = claim.placement if claim is not None else ()
-        return nothing_read(suspect, key, placement, gaps_of(known, placement), full_digest)
+        gaps = gaps_of(known, placement)
+        unread = nothing_read(suspect, key, placement, gaps, full_digest)
+        return unread if claim is None else replace(unread, anchor_digest=_anchor_of(claim))
     finding, broken = best_finding(suspect, key, attempts, progress)
     looked = Looked.at(suspect, attempts, broken)
-    return judge(finding, suspect, key, looked, full_digest=full_digest)
+    verdict = judge(finding, suspect, key, looked, full_digest=full_digest)
+    if verdict.status == NOT_VERIFIED and claim is None and key.kind == "native":
+        return replace(verdict, reason=f"{verdict.reason}; {UNANCHORED}")
+    return verdict
+
+
+def _anchor_of(claim: Claim) -> str | None:
+    return None if claim.anchor is None else claim.anchor.digest
 
 
 def examine_anchored(

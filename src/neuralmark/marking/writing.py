@@ -8,15 +8,15 @@ from pathlib import Path
 from neuralmark.checkpoints import Checkpoint, open_file, root_of
 from neuralmark.checkpoints.contract import Copying
 from neuralmark.errors import InfeasibleError, OutputError
-from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import claimed
-from neuralmark.marking.claiming import claim_file, claim_of
+from neuralmark.marking.beside import Places
+from neuralmark.marking.claiming import claim_of
 from neuralmark.marking.copies import left_out_of, links_in, mark_copies, other_copies, unmarked_in
 from neuralmark.marking.drafting import Draft
 from neuralmark.marking.judging import Looked, judge
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, digest_of
 from neuralmark.marking.verification import find
-from neuralmark.records import Claim, Verdict
+from neuralmark.records import Claim, Digest, Verdict
 from neuralmark.storage import files, journal
 
 
@@ -24,8 +24,7 @@ from neuralmark.storage import files, journal
 class Written:
     """A mark that was written and read back."""
 
-    output: Path
-    claim_file: Path
+    places: Places
     claim: Claim
     verdict: Verdict
     notes: tuple[str, ...]
@@ -36,62 +35,90 @@ class MarkedCopy:
     """A copy of a model that is being made while its mark is computed."""
 
     model: Path
-    out: Path
-    temporary: Path
-    claim_file: Path
-    claim_draft: Path
+    places: Places
+    drafts: Places
+    """Names of what is not complete yet."""
     copying: Copying
 
     def finish(self, drafted: Draft, progress: Progress | None) -> Written:
         """Put the mark into the copy, read it back, and write the claim."""
         self.copying.finish(drafted.edits())
-        there, root = same_part(self.model, self.temporary), root_of(self.model)
+        temporary, out = self.drafts.out, self.places.out
+        there, root = same_part(self.model, temporary), root_of(self.model)
         written = open_file(there)
-        notes = mark_copies(drafted, written, self.temporary) + left_out_of(root) + links_in(root)
-        verdict = _reread(drafted, there, str(self.out), progress)
+        notes = mark_copies(drafted, written, temporary) + left_out_of(root) + links_in(root)
+        verdict = _reread(drafted, there, str(out), progress)
         source = digest_of(drafted.checkpoint, drafted.reading.digests)
-        claim = claim_of(drafted.key, drafted.placement, verdict.checkpoint_digest, source)
-        with files.create(self.claim_draft) as file:
+        claim = _claim(drafted, verdict.checkpoint_digest, source)
+        with files.create(self.drafts.claim) as file:
             file.write(claim.to_json().encode("utf-8"))
-        told = tuple(note.replace(self.temporary.name, self.out.name) for note in notes)
-        return Written(self.out, self.claim_file, claim, verdict, told)
+        told = tuple(note.replace(temporary.name, out.name) for note in notes)
+        return Written(self.places, claim, verdict, told)
 
 
 @contextmanager
 def copy_of(
-    checkpoint: Checkpoint, model: Path, out: Path, key: Key, *, overwrite: bool
+    checkpoint: Checkpoint, model: Path, places: Places, *, overwrite: bool
 ) -> Iterator[MarkedCopy]:
-    """Begin a copy; it and its claim get their names when both are complete."""
-    beside = claim_file(out, key, overwrite=overwrite)
-    with (
-        files.replacing(beside, overwrite=True) as claim_draft,
-        files.replacing(out, overwrite=overwrite) as temporary,
-        checkpoint.copying(temporary) as copying,
-    ):
-        yield MarkedCopy(model, out, temporary, beside, claim_draft, copying)
+    """Begin a copy; it, its claim and its anchor get their names when all are complete.
+
+    The copy comes last: it never lies there without what finds its mark again.
+    """
+    anchor = {} if places.anchor is None else {places.anchor: True}
+    together = {**anchor, places.claim: True, places.out: overwrite}
+    with files.replacing_together(together) as temporaries:
+        *sealed, claim, out = temporaries
+        drafts = Places(out, claim, sealed[0] if sealed else None)
+        with checkpoint.copying(out) as copying:
+            yield MarkedCopy(model, places, drafts, copying)
 
 
-def write_in_place(drafted: Draft, model: Path, progress: Progress | None) -> Written:
+@contextmanager
+def anchor_draft(places: Places) -> Iterator[Path | None]:
+    """A name for the anchor of a model that is marked in place, until all is complete."""
+    if places.anchor is None:
+        yield None
+        return
+    draft = journal.draft_of(places.anchor)
+    with files.writing(places.out):
+        try:
+            yield draft
+        finally:
+            with files.uninterrupted():
+                files.remove(draft)
+
+
+def write_in_place(
+    drafted: Draft, model: Path, places: Places, anchor: Path | None, progress: Progress | None
+) -> Written:
     """Change the model itself, under a journal that undoes whatever is cut short."""
     checkpoint, root = drafted.checkpoint, root_of(model)
-    claim, beside = _foretold(drafted), claim_file(root, drafted.key)
+    claim = _foretold(drafted)
     others = other_copies(checkpoint, root, drafted.tensors)
     names = [tensor.info.name for tensor in drafted.tensors]
-    change = journal.JournalPlan(checkpoint.in_place_ranges(names), beside, claim.to_json())
+    sealed = None
+    if anchor is not None and places.anchor is not None:
+        files.sync(anchor)
+        sealed = (anchor, places.anchor)
+    ranges = checkpoint.in_place_ranges(names)
+    change = journal.JournalPlan(ranges, places.claim, claim.to_json(), sealed)
     with journal.changing(root, change):
         checkpoint.apply(drafted.edits(), lambda file: file)
         verdict = _reread(drafted, model, str(root), progress)
     left = tuple(
         f"{o.name} holds the marked tensors too, and stays unmarked: use out=..." for o in others
     )
-    return Written(root, beside, claim, verdict, left + unmarked_in(root))
+    return Written(places, claim, verdict, left + unmarked_in(root))
 
 
 def _foretold(drafted: Draft) -> Claim:
     """The claim of what is about to be written."""
     source = digest_of(drafted.checkpoint, drafted.reading.digests)
-    marked = replace(source, tensors=drafted.marked_digests())
-    return claim_of(drafted.key, drafted.placement, marked, source)
+    return _claim(drafted, replace(source, tensors=drafted.marked_digests()), source)
+
+
+def _claim(drafted: Draft, marked: Digest, source: Digest) -> Claim:
+    return claim_of(drafted.key, drafted.placement, marked, source, drafted.plan.anchor)
 
 
 def same_part(model: Path, target: Path) -> Path:
@@ -102,9 +129,10 @@ def same_part(model: Path, target: Path) -> Path:
 def _reread(drafted: Draft, path: Path, label: str, progress: Progress | None) -> Verdict:
     """Read the mark back from what was written; anything but a full match is a failure."""
     written = FileSuspect(open_file(path), label)
-    attempt = Attempt(drafted.placement, drafted.tensors, "names")
+    anchor = b"" if drafted.plan.anchor is None else drafted.plan.anchor.bytes
+    attempt = Attempt(drafted.placement, drafted.tensors, "names", anchor=anchor)
     finding = find(written, drafted.key, attempt, progress)
-    looked = Looked.at(written, claimed(written.tensors(), drafted.placement))
+    looked = Looked.at(written, claimed(written.tensors(), drafted.placement, anchor))
     verdict = judge(finding, written, drafted.key, looked)
     if verdict.matched != verdict.bits:
         raise InfeasibleError(

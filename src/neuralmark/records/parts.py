@@ -29,7 +29,7 @@ class Digest:
     algorithm: str = "sha256"
 
 
-_ANCHOR = re.compile(f"[0-9a-f]{{{2 * ANCHOR_BYTES}}}")
+ANCHOR_DIGEST = re.compile(f"[0-9a-f]{{{2 * ANCHOR_BYTES}}}")
 _MOST_BITS, _MOST_HEADS = 8, 1024
 
 
@@ -46,7 +46,7 @@ class ClaimedAnchor:
 
     def __post_init__(self) -> None:
         """Refuse what no anchor can be."""
-        if not isinstance(self.digest, str) or not _ANCHOR.fullmatch(self.digest):
+        if not isinstance(self.digest, str) or not ANCHOR_DIGEST.fullmatch(self.digest):
             raise ValueError("the digest of an anchor is none")
         if type(self.bits) is not int or not 2 <= self.bits <= _MOST_BITS:
             raise ValueError("an anchor has 2 to 8 bits a weight")

@@ -12,6 +12,7 @@ from neuralmark.records import presenting
 from neuralmark.records.alignment import Alignment, BitsRead
 from neuralmark.records.fields import Fields, Record
 from neuralmark.records.parts import (
+    ANCHOR_DIGEST,
     MAPPINGS,
     ORIENTATIONS,
     SCALINGS,
@@ -80,9 +81,8 @@ class Verdict(Record):
         date: When it was given, in UTC.
         owner: The owner's public label, where he wants it shown; nothing depends on it.
         claim_digest: SHA-256 of the claim that was followed, as `sha256sum` prints it for the file.
+        anchor_digest: Digest of the anchor that the key was bound to, in hexadecimal digits.
         versions: Of what it was computed with.
-        anchor: Digest of the anchor that the mark is bound to, in hexadecimal digits; None if it is
-            bound to none.
         readings: What reading by position and reading aligned gave, where there was an anchor.
         alignment: How the weights were put back in order; None if they were not.
 
@@ -124,8 +124,8 @@ class Verdict(Record):
     date: str | None = None
     owner: str | None = None
     claim_digest: str | None = None
+    anchor_digest: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
-    anchor: str | None = None
     readings: tuple[BitsRead, ...] = ()
     alignment: Alignment | None = None
 
@@ -260,8 +260,8 @@ class Verdict(Record):
             "date": self.date,
             "owner": self.owner,
             "claim_digest": self.claim_digest,
+            "anchor_digest": self.anchor_digest,
             "versions": dict(self.versions),
-            "anchor": self.anchor,
             "readings": [asdict(reading) for reading in self.readings],
             "alignment": None if self.alignment is None else self.alignment.to_dict(),
         }
@@ -316,8 +316,8 @@ class Verdict(Record):
             model=given.text("model"),
             checkpoint_digest=digest_from(given.raw("checkpoint_digest")),
             claim_digest=given.text_or_none("claim_digest"),
+            anchor_digest=_anchor(given.text_or_none("anchor_digest")),
             versions=given.table("versions").all_texts(),
-            anchor=given.text_or_none("anchor"),
             readings=tuple(map(BitsRead.read, given.tables("readings"))),
             alignment=(
                 None if given.empty("alignment") else Alignment.read(given.table("alignment"))
@@ -415,6 +415,12 @@ def _parameters(given: Fields) -> Parameters:
     if parameters.bits != given.count("bits"):
         raise ValueError("its bits are not those of its parameters")
     return parameters
+
+
+def _anchor(digest: str | None) -> str | None:
+    if digest is not None and not ANCHOR_DIGEST.fullmatch(digest):
+        raise ValueError("the digest of an anchor is none")
+    return digest
 
 
 def _tensor(given: Fields) -> TensorRead:

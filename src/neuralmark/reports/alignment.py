@@ -19,8 +19,8 @@ MOST_DRAWN = 60
 """More tensors than this are listed, but not drawn."""
 
 _ROW = 22
-_NAMES = 210
-_SCALE = 300
+_NAMES = 180
+_SCALE = 240
 
 _SOUND = (
     "Which part of the model is which tensor, in which order its channels lie, and what was done to"
@@ -130,7 +130,7 @@ def _row(fate: TensorFate, top: float) -> str:
     parts += [_square(before, middle, 5, 1), _square(after, middle, 8, 0)]
     words = ", ".join(fate.changes[:3]) or "unchanged"
     parts.append(
-        svg.label(_NAMES + _SCALE + 12, middle + 4, words[:24], anchor="start", kind="tiny")
+        svg.label(_NAMES + _SCALE + 12, middle + 4, words[:42], anchor="start", kind="tiny")
     )
     return "".join(parts)
 

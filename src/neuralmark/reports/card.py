@@ -55,11 +55,14 @@ def _banner(card: Card) -> str:
         '<svg viewBox="0 0 64 64" aria-hidden="true"><path class="stroke" stroke-width="5"'
         ' d="M32 5l22 8v16c0 15-9 25-22 30C19 54 10 44 10 29V13z"/></svg>'
     )
-    undone = {row.attack for row in card.removals if row.flipped is not None}
+    read = [(row.attack, row.aligned or row) for row in card.removals]
+    undone = {name for name, row in read if row.flipped is not None}
     attacks = [name for name, _ in by_attack(card.removals)]
+    how = ", read with the anchor" if card.anchored else ""
+    withstood = [name for name in attacks if name not in undone]
     lists = (
-        ("Withstood at every strength tried", [name for name in attacks if name not in undone]),
-        ("Undone from some strength on", [name for name in attacks if name in undone]),
+        (f"Withstood at every strength tried{how}", withstood),
+        (f"Undone from some strength on{how}", [name for name in attacks if name in undone]),
         ("Forged keys that were verified", [row.label for row in forged]),
     )
     words = [f"{title}: {text(', '.join(names), 2000)}." for title, names in lists if names]
@@ -89,18 +92,27 @@ def _summary(card: Card) -> str:
 def _table(card: Card) -> str:
     if not card.removals:
         return ""
-    head = ("Attack", "Verdict flips at", "Bits there", "Survives", "Bits there", "Change there")
-    rows = []
+    head: tuple[str, ...] = (
+        *("Attack", "Verdict flips at", "Bits there", "Survives", "Bits there", "Change there"),
+        *(("With the anchor flips at", "Bits there") if card.anchored else ()),
+    )
+    rows: list[tuple[str, ...]] = []
     for _, sweeps in by_attack(card.removals):
         alike = [row for row in sweeps if row.flipped is None] if are_kinds(sweeps) else []
-        rows += [_together(alike)] if alike else []
         rest = [row for row in sweeps if row not in alike]
-        rows += [_line(row, first=i == 0 and not alike) for i, row in enumerate(rest)]
+        lines = [(_together(alike), alike)] if alike else []
+        lines += [(_line(row, first=not i and not alike), [row]) for i, row in enumerate(rest)]
+        rows += [(*line, *(_aligned(own) if card.anchored else ())) for line, own in lines]
     words = (
         "Every attack is run from weak to strong. The table gives the weakest at which the verdict"
         " flips, and the strongest before it that the mark survives, with the bits that match then"
         " and the relative change ‖Δw‖/‖w‖ of the attacked weights."
     )
+    if card.anchored:
+        words += (
+            " Weights are read where they lie; the last two columns are read with the anchor, after"
+            " they were put back in order: where the verdict flips then, and the fewest bits."
+        )
     return section("At which strength the verdict flips", paragraphs(words) + table(head, rows))
 
 
@@ -119,6 +131,18 @@ def _together(rows: Sequence[CardRow]) -> tuple[str, ...]:
         bits_of(fewest),
         f"up to {change_of(farthest)}",
     )
+
+
+def _aligned(rows: Sequence[CardRow]) -> tuple[str, str]:
+    """Where the verdict flips with the anchor, and the bits there; if it never does, the fewest."""
+    read = [row for each in rows if (row := each.aligned) is not None]
+    if not read:
+        return NONE, NONE
+    undone = next((row for row in read if row.flipped is not None), None)
+    if undone is not None and undone.flipped is not None:
+        return f"<strong>{strength_of(undone, undone.flipped)}</strong>", bits_of(undone.flipped)
+    points = [point for row in read for point in row.points]
+    return "never", bits_of(min(points, key=lambda point: point.matched or 0))
 
 
 def _explained(row: CardRow) -> str:
@@ -225,7 +249,7 @@ def _reading(card: Card) -> str:
         " beside the verdict, launch the attack from Python with data.",
         "Attacks that keep the function of the network (reordering its channels, scaling, adding"
         " idle ones) cost the thief nothing. Where the verdict flips under one of these, the mark"
-        " has to be read after the reordering is undone, against a copy that the owner kept.",
+        " has to be read with its anchor, which undoes the reordering.",
         "Distillation and training anew make new weights: no mark in the weights survives that.",
     )
     return section("How to read this card", paragraphs(*words))

@@ -19,6 +19,8 @@ FEW = 2
 MANY = 6
 """More variants than this of one strength each are drawn as one row of dots."""
 
+ANCHORED = ", with the anchor"
+
 _WORDS: dict[PointStatus, str] = {
     "verified": "verified",
     "not-verified": "not verified",
@@ -66,21 +68,36 @@ def picture_of(name: str, sweeps: Sequence[CardRow], total: int, boundary: int |
     if boundary is not None:
         marks.append(svg.PlotMark(boundary, f"needed: {boundary:,}"))
     said = f"{name}: " + "; ".join(map(_told, sweeps))
+    aligned = [row for sweep in sweeps if (row := sweep.aligned) is not None]
     if not first.dial:
         drawn = "".join(_meter(row, total, marks) for row in sweeps)
+        drawn += "".join(_meter(row, total, marks, ANCHORED) for row in aligned)
         return title + figure(drawn, caption, wide=True)
     scale = _Scale(sweeps)
     caption += " Stronger towards both ends." if scale.both_ways else ""
-    labels = (_axis(first, scale), "matching bits")
-    drawn = svg.line_plot(
+    drawn = _plot(sweeps, scale, total, marks, said)
+    if aligned:
+        said = f"{name}{ANCHORED}: " + "; ".join(map(_told, aligned))
+        drawn += paragraphs("Read with the anchor, the weights put back in order:")
+        drawn += _plot(aligned, scale, total, marks, said)
+    return title + figure(drawn, caption, wide=True) + _numbers(name, sweeps)
+
+
+def _plot(
+    sweeps: Sequence[CardRow],
+    scale: "_Scale",
+    total: int,
+    marks: Sequence[svg.PlotMark],
+    said: str,
+) -> str:
+    return svg.line_plot(
         _series(sweeps, scale),
-        labels,
+        (_axis(sweeps[0], scale), "matching bits"),
         said,
         y_range=(0, total),
         levels=marks,
         x_ticks=scale.ticks(),
     )
-    return title + figure(drawn, caption, wide=True) + _numbers(name, sweeps)
 
 
 def _axis(row: CardRow, scale: "_Scale") -> str:
@@ -97,11 +114,11 @@ def _series(sweeps: Sequence[CardRow], scale: "_Scale") -> list[svg.Series]:
     return [svg.Series(row.variant or row.attack, scale.places(row.points)) for row in sweeps]
 
 
-def _meter(row: CardRow, total: int, marks: Sequence[svg.PlotMark]) -> str:
+def _meter(row: CardRow, total: int, marks: Sequence[svg.PlotMark], how: str = "") -> str:
     """A bar for an attack that has no strength."""
     point = row.points[0]
     words = "cannot be read" if point.matched is None else f"{point.matched:,}"
-    value = svg.PlotMark(point.matched or 0, f"{row.variant or row.attack}: {words}")
+    value = svg.PlotMark(point.matched or 0, f"{row.variant or row.attack}{how}: {words}")
     return svg.meter(value, total, marks, 0 if point.held else 1, _told(row))
 
 
@@ -142,13 +159,17 @@ class _Scale:
 def _numbers(name: str, sweeps: Sequence[CardRow]) -> str:
     """All points of an attack, folded."""
     noted = any(point.note for row in sweeps for point in row.points)
-    head = ("Variant", "Strength", "Matching bits", "Verdict", *(("Note",) * noted), "Change")
+    anchored = any(row.aligned is not None for row in sweeps)
+    more = ("With the anchor", "Verdict") * anchored
+    notes = ("Note",) * noted
+    head = ("Variant", "Strength", "Matching bits", "Verdict", *more, *notes, "Change")
     rows = [
         (
             text(row.variant or row.attack),
             strength_of(row, point),
             bits_of(point),
             text(word(point.status)),
+            *(_with_anchor(point) if anchored else ()),
             *((text(point.note),) if noted else ()),
             change_of(point),
         )
@@ -157,6 +178,12 @@ def _numbers(name: str, sweeps: Sequence[CardRow]) -> str:
     ]
     whole = table(head, rows)
     return f'<div class="screen">{folded(f"{name}: all numbers", whole)}</div>'
+
+
+def _with_anchor(point: CardPoint) -> tuple[str, str]:
+    if point.status_aligned is None:
+        return "–", "–"
+    return bits_of(point.aligned), text(word(point.status_aligned))
 
 
 def by_attack(rows: Iterable[CardRow]) -> list[tuple[str, list[CardRow]]]:

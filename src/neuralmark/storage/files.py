@@ -8,7 +8,7 @@ import shutil
 import signal
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -82,8 +82,8 @@ def copy_file(source: Path, target: Path, stop: Event | None = None) -> None:
 
 
 def left_out(entry: Path) -> bool:
-    """Whether copying a model leaves this out: version control, claims and keys (not public)."""
-    return entry.name in LEFT_OUT or entry.name.endswith((".claim.json", ".nmkey"))
+    """Whether copying a model leaves this out: version control, claims, anchors, keys."""
+    return entry.name in LEFT_OUT or entry.name.endswith((".claim.json", ".anchor", ".nmkey"))
 
 
 def copy_tree(source: Path, target: Path, stop: Event | None = None) -> None:
@@ -122,21 +122,52 @@ def replacing(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
     On any failure the temporary file or folder is removed and `out` stays as it was. A folder is
     only ever replaced by a folder.
     """
-    with writing(out):
-        if not out.parent.is_dir():
-            raise OutputError(f"{out.parent} is not a folder: create it first")
-        if os.path.lexists(out) and not overwrite:
-            raise OutputError(f"{out} exists already: choose another name, or pass overwrite=True")
-        temporary = beside(out, "nmtmp")
+    with replacing_together({out: overwrite}) as (temporary,):
+        yield temporary
+
+
+@contextmanager
+def replacing_together(outs: Mapping[Path, bool]) -> Iterator[tuple[Path, ...]]:
+    """As `replacing`, for several that belong together; each says whether it may be replaced.
+
+    They get their names in the order given, when all are complete; if one cannot, none does. A
+    process killed between two names leaves those that come first.
+    """
+    for out, overwrite in outs.items():
+        with writing(out):
+            if not out.parent.is_dir():
+                raise OutputError(f"{out.parent} is not a folder: create it first")
+            if os.path.lexists(out) and not overwrite:
+                raise OutputError(
+                    f"{out} exists already: choose another name, or pass overwrite=True"
+                )
+    temporaries = {out: beside(out, "nmtmp") for out in outs}
+    with writing(list(outs)[-1]):
         try:
-            yield temporary
-            sync_tree(temporary)
+            yield tuple(temporaries.values())
+            for temporary in temporaries.values():
+                sync_tree(temporary)
             with uninterrupted():
-                _put(temporary, out)
-                sync(out.parent)
+                _put_all(temporaries)
         finally:
             with uninterrupted():
-                remove(temporary)
+                for temporary in temporaries.values():
+                    remove(temporary)
+
+
+def _put_all(temporaries: Mapping[Path, Path]) -> None:
+    """Rename all, in order; what was there is kept until all have their names."""
+    ends: list[_End] = []
+    try:
+        for out, temporary in temporaries.items():
+            ends.append(_put(temporary, out, keep=len(temporaries) > 1))
+            sync(out.parent)
+    except BaseException:
+        for end in reversed(ends):
+            end(False)
+        raise
+    for end in ends:
+        end(True)
 
 
 def beside(path: Path, purpose: str) -> Path:
@@ -151,11 +182,30 @@ def leftovers(path: Path, purpose: str) -> list[Path]:
         return [path.with_name(entry.name) for entry in entries if form.fullmatch(entry.name)]
 
 
-def _put(temporary: Path, out: Path) -> None:
-    """Rename a finished file or folder to its place; what was there is removed last."""
-    if not out.is_dir() or out.is_symlink():
+_End = Callable[[bool], None]
+"""What ends a renaming: well (what was there is removed), or not (it is put back)."""
+
+
+def _put(temporary: Path, out: Path, *, keep: bool) -> _End:
+    """Rename a finished file or folder to its place; `keep` what was there until the end."""
+    if not os.path.lexists(out):
         temporary.replace(out)
-        return
+        return lambda well: None if well else remove(out)
+    if out.is_dir() and not out.is_symlink():
+        return _put_folder(temporary, out)
+    old = _second_name(out) if keep else None
+    try:
+        temporary.replace(out)
+    except OSError:
+        if old is not None:
+            remove(old)
+        raise
+    if old is None:
+        return lambda well: None
+    return lambda well: remove(old) if well else _back(old, out)
+
+
+def _put_folder(temporary: Path, out: Path) -> _End:
     if not temporary.is_dir():
         raise OutputError(f"{out} is a folder: choose another name")
     old = beside(out, "nmold")
@@ -165,7 +215,23 @@ def _put(temporary: Path, out: Path) -> None:
     except OSError:
         old.replace(out)
         raise
-    remove(old)
+    return lambda well: remove(old) if well else _back(old, out)
+
+
+def _back(old: Path, out: Path) -> None:
+    if out.is_dir() and not out.is_symlink():
+        remove(out)
+    old.replace(out)
+
+
+def _second_name(out: Path) -> Path | None:
+    """Another name for a file, so that it can be put back; None where the disk knows no such."""
+    old = beside(out, "nmold")
+    try:
+        os.link(out, old, follow_symlinks=False)
+    except OSError:
+        return None
+    return old
 
 
 @contextmanager

@@ -8,6 +8,7 @@ return. A lock on the checkpoint itself tells a crashed process from one still a
 import fcntl
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,11 +32,18 @@ _DIGEST = 32
 
 @dataclass(frozen=True)
 class JournalPlan:
-    """What an in-place change will touch, and the claim that belongs to its result."""
+    """What an in-place change will touch, and the claim and anchor that belong to its result."""
 
     ranges: list[tuple[Path, int, int]]
     claim_file: Path
     claim: str
+    anchor: tuple[Path, Path] | None = None
+    """The finished anchor under the name of a draft (`draft_of`), and the name it will get."""
+
+
+def draft_of(path: Path) -> Path:
+    """A name beside `path` for what is not complete; recovery removes it."""
+    return files.beside(path, _DRAFT)
 
 
 def journal_of(path: Path) -> Path:
@@ -68,15 +76,15 @@ def _interrupted(path: Path, journal: Path, root: Path) -> InterruptedEmbedError
 def recover(path: Path) -> str | None:
     """Finish or undo what an interrupted in-place change left; say what was done, or None."""
     journal = journal_of(path)
-    left = files.leftovers(_unfinished(journal), _DRAFT)
+    left = files.leftovers(_unfinished(journal), _DRAFT) + _anchor_drafts(path)
     if not left and not any(os.path.lexists(each) for each in (journal, _done(journal))):
         return None
     with exclusive(path), files.writing(path), files.uninterrupted():
         message = None
         if os.path.lexists(_done(journal)):
             header, _ = _load(path, _done(journal))
-            left += files.leftovers(_claim_place(path, header["claim_file"]), _DRAFT)
-            _complete(journal, _claim_place(path, header["claim_file"]), header["claim"])
+            left += files.leftovers(_place(path, header["claim_file"]), _DRAFT)
+            _complete(journal, _planned(path, header))
             message = f"{path}: completed an interrupted in-place embedding"
         elif os.path.lexists(journal):
             _undo(path, journal)
@@ -113,7 +121,7 @@ def changing(path: Path, plan: JournalPlan) -> Iterator[None]:
         with files.uninterrupted():
             journal.replace(_done(journal))
             files.sync(journal.parent)
-            _complete(journal, plan.claim_file, plan.claim)
+            _complete(journal, plan)
 
 
 def _undo(path: Path, journal: Path) -> None:
@@ -123,17 +131,39 @@ def _undo(path: Path, journal: Path) -> None:
     files.sync(journal.parent)
 
 
-def _complete(journal: Path, claim_file: Path, claim: str) -> None:
-    """Write the claim of the new bytes, which are all on the disk."""
-    draft = files.beside(claim_file, _DRAFT)
+def _complete(journal: Path, plan: JournalPlan) -> None:
+    """Name the anchor and write the claim of the new bytes, which are all on the disk."""
+    if plan.anchor is not None and os.path.lexists(plan.anchor[0]):
+        plan.anchor[0].replace(plan.anchor[1])  # a link is replaced, never followed
+        files.sync(plan.anchor[1].parent)
+    draft = draft_of(plan.claim_file)
     with files.create(draft) as out:
-        out.write(claim.encode("utf-8"))
+        out.write(plan.claim.encode("utf-8"))
         out.flush()
         os.fsync(out.fileno())
-    draft.replace(claim_file)  # a link is replaced, never followed
-    files.sync(claim_file.parent)
+    draft.replace(plan.claim_file)
+    files.sync(plan.claim_file.parent)
     _done(journal).unlink()
     files.sync(journal.parent)
+
+
+def _planned(path: Path, header: dict[str, Any]) -> JournalPlan:
+    """What a journal that was checked says is left to do."""
+    names = header["anchor"]
+    anchor = None if names is None else (_place(path, names[0]), _place(path, names[1]))
+    return JournalPlan([], _place(path, header["claim_file"]), header["claim"], anchor)
+
+
+def _anchor_drafts(path: Path) -> list[Path]:
+    """Anchors that a process left which was killed before there was a journal."""
+    form = re.compile(rf"\.[0-9a-f]{{16}}\.{_DRAFT}\.{_anchor_form(path)}")
+    with os.scandir(_place(path, "x").parent) as entries:
+        return [_place(path, entry.name) for entry in entries if form.fullmatch(entry.name)]
+
+
+def _anchor_form(path: Path) -> str:
+    """How the anchor of a checkpoint is called: as itself, or with a key's first digits."""
+    return rf"{re.escape(_stem(path))}(\.[0-9a-f]{{8}})?\.anchor"
 
 
 def _require_writable(plan: JournalPlan) -> None:
@@ -153,6 +183,7 @@ def _write(draft: Path, plan: JournalPlan) -> None:
             "ranges": [[file.name, offset, length] for file, offset, length in plan.ranges],
             "claim_file": plan.claim_file.name,
             "claim": plan.claim,
+            "anchor": None if plan.anchor is None else [file.name for file in plan.anchor],
         }
     )
     digest = hashlib.sha256()
@@ -214,11 +245,28 @@ def _check(path: Path, header: dict[str, Any], size: int) -> None:
     name, claim = header["claim_file"], header["claim"]
     if not isinstance(name, str) or not isinstance(claim, str):
         raise ValueError("its claim is not text")
-    stem = path.name if path.name not in ("", "..") else path.resolve().name
-    named = name.startswith(f"{stem}.") and name.endswith(".claim.json")
+    named = name.startswith(f"{_stem(path)}.") and name.endswith(".claim.json")
     if not named or name != Path(name).name:
         raise ValueError("it names a claim that is not the model's")
     Claim.loads(claim, "its claim")
+    _check_anchor(path, header["anchor"])
+
+
+def _check_anchor(path: Path, names: Any) -> None:
+    """Nothing, or the draft of this model's anchor and the anchor's own name."""
+    if names is None:
+        return
+    draft, name = names
+    if not isinstance(name, str) or not re.fullmatch(_anchor_form(path), name):
+        raise ValueError("it names an anchor that is not the model's")
+    form = rf"\.[0-9a-f]{{16}}\.{_DRAFT}\.{re.escape(name)}"
+    if not isinstance(draft, str) or not re.fullmatch(form, draft):
+        raise ValueError("it names a draft that is not the anchor's")
+
+
+def _stem(path: Path) -> str:
+    """What the names of claim and anchor begin with."""
+    return path.name if path.name not in ("", "..") else path.resolve().name
 
 
 def _restore(path: Path, journal: Path) -> None:
@@ -234,7 +282,7 @@ def _restore(path: Path, journal: Path) -> None:
                 os.fsync(target.fileno())
 
 
-def _claim_place(path: Path, name: str) -> Path:
+def _place(path: Path, name: str) -> Path:
     """Beside the file or the folder, never in a folder: that is published."""
     return (path if path.name not in ("", "..") else path.resolve()).with_name(name)
 

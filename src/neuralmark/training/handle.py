@@ -1,19 +1,23 @@
 """The handle of a mark in training: adds the term, keeps the margins, tells how it stands."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from neuralmark.core.key import Placement
 from neuralmark.errors import NeuralMarkError, ParameterError, UsageError
+from neuralmark.marking.claiming import claim_of
+from neuralmark.marking.embedding import Embedding
+from neuralmark.marking.options import EmbedOptions
 from neuralmark.marking.reading import Attempt
 from neuralmark.marking.verification import find
 from neuralmark.records import Claim
 from neuralmark.training.grids import Field
 from neuralmark.training.live import LiveSuspect, Pools
 from neuralmark.training.masters import adopt, warn_of_hidden
-from neuralmark.training.site import Settings, Site, State
+from neuralmark.training.site import SealWish, Settings, Site, State
 from neuralmark.training.sources import WeightSource
 from neuralmark.training.watch import Company, Freezing, warn_of_copies
 from neuralmark.training.work import MarkWork
@@ -129,14 +133,47 @@ class LiveMark:
         suspect = LiveSuspect(site.model.module)
         by_name = {tensor.name: tensor for tensor in suspect.tensors()}
         tensors = tuple(by_name[name] for name, _ in site.placement)
-        finding = find(suspect, site.key, Attempt(site.placement, tensors, "names"))
-        return Claim(
-            site.key.fingerprint,
-            site.key.commitment,
-            site.key.parameters,
-            site.placement,
-            suspect.digest(finding.reading.digests),
-        )
+        attempt = Attempt(site.placement, tensors, "names", anchor=site.anchor_digest)
+        marked = suspect.digest(find(suspect, site.key, attempt).reading.digests)
+        return claim_of(site.key, site.placement, marked, None, site.anchor)
+
+    def seal(
+        self,
+        out: str | Path,
+        options: EmbedOptions | None = None,
+        *,
+        overwrite: bool = False,
+        writes: bool | None = None,
+    ) -> Embedding:
+        """End the training: write a second mark, bound to an anchor of the trained weights.
+
+        A mark that is trained in cannot be bound to weights that do not exist yet, so it is read by
+        position only. This one is found wherever the weights go. Claim and anchor are saved beside
+        `out`, where you save the model afterwards; the handle is detached. On a sharded model all
+        processes must call it.
+
+        Args:
+            out: Where the model will be saved; it is not saved here.
+            options: Which tensors, how strong, how many heads; by default as `embed` has it.
+            overwrite: Whether an anchor of another key that is there may be replaced.
+            writes: Whether this process writes the files; by default the first of all does.
+
+        Returns:
+            What was done; `others` has the verdicts on the trained mark before and after.
+
+        Raises:
+            UsageError: The weights cannot be written, or an option is not for live models.
+            OutputError: Claim or anchor cannot be written.
+
+        Examples:
+            >>> mark = neuralmark.attach(network, optimizer, key)
+            >>> sealed = mark.seal("trained.safetensors")
+            >>> sealed.verdict.verified, sealed.anchor_file
+            (True, 'trained.safetensors.anchor')
+        """
+        from neuralmark.training.sealing import seal_training
+
+        return seal_training(self, self._site, out, SealWish(options, overwrite, writes))
 
     def detach(self) -> None:
         """Stop marking; the weights stay as they are. May be called at any time, also twice.

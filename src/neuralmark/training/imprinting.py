@@ -1,12 +1,13 @@
 """`imprint`: write a mark into a live model at once, as `embed` does into a checkpoint."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from neuralmark.core.imprint import LeastChange, goal_of
-from neuralmark.errors import InfeasibleError
+from neuralmark.errors import InfeasibleError, NeuralMarkError
 from neuralmark.keys.key import Key
 from neuralmark.marking.drafting import (
     DEFAULT_BUDGET,
@@ -66,25 +67,38 @@ def imprint(
     check_effort(strength, budget)
     require_writable(key)
     site = locate(model, key, tensors, spread=spread)
-    suspect = LiveSuspect(model)
+    return write_mark(site, strength, budget, named=listed(tensors) is not None)
+
+
+@torch.no_grad()
+def write_mark(
+    site: Site, strength: float | None, budget: float | None, *, named: bool
+) -> Embedding:
+    """Write the mark of a site into its weights; if that fails, they are what they were."""
+    suspect = LiveSuspect(site.model.module)
     by_name = {tensor.name: tensor for tensor in suspect.tensors()}
-    chosen_tensors = tuple(by_name[name] for name, _ in site.placement)
-    reading = suspect.read(Attempt(site.placement, chosen_tensors, "names"), site.carriers)
+    attempt = Attempt(
+        site.placement,
+        tuple(by_name[name] for name, _ in site.placement),
+        "names",
+        anchor=site.anchor_digest,
+    )
+    reading = suspect.read(attempt, site.carriers)
     before = [source.values() for source in site.sources]
-    named = listed(tensors) is not None
-    fields = found_fields(site.sources, key.noise(site.placement), _sizes(site), named=named)
+    seed = site.key.noise(site.placement, site.anchor_digest)
+    fields = found_fields(site.sources, seed, _sizes(site), named=named)
     solver = LeastChange(site.mark, _effort(site, fields, before))
     chosen = choose_strength(solver, reading, strength, budget)
     for _ in range(_BUDGET_TRIES):
         live = LiveMark(site, Settings("projection", chosen), fields)
-        live.project(goal_of(reading.pooled, chosen))
+        with _restoring(site, before):
+            live.project(goal_of(reading.pooled, chosen))
         norm, largest = _changes(site, before)
         weaker = _weaker(chosen, norm / reading.norm, strength, budget)
         if weaker is None:
             break
         chosen = weaker
-        for source, values in zip(site.sources, before, strict=True):
-            source.write(values)
+        _restore(site, before)
     else:
         raise InfeasibleError(
             f"a budget of {budget} % cannot write these bits into so coarse a dtype; raise it"
@@ -94,7 +108,7 @@ def imprint(
         output=None,
         claim_file=None,
         claim=claim,
-        verdict=examine(LiveSuspect(model), key, claim=claim),
+        verdict=examine(LiveSuspect(site.model.module), site.key, claim=claim),
         tensors=tuple(name for name, _ in site.placement),
         strength=chosen,
         change_relative=norm / reading.norm,
@@ -103,6 +117,21 @@ def imprint(
         weights_per_pool=site.carriers.per_pool,
         warnings=few_carriers(site.carriers) + _kept(site, fields),
     )
+
+
+@contextmanager
+def _restoring(site: Site, before: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Put the weights back if the block fails."""
+    try:
+        yield
+    except NeuralMarkError:
+        _restore(site, before)
+        raise
+
+
+def _restore(site: Site, before: Sequence[torch.Tensor]) -> None:
+    for source, values in zip(site.sources, before, strict=True):
+        source.write(values)
 
 
 def _effort(site: Site, fields: Sequence[Field], values: Sequence[torch.Tensor]) -> float:

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import PUBLISHED_ROUNDS, STREAM, Mark, Placement
 from neuralmark.keys.key import Key
-from neuralmark.marking.options import Mode
-from neuralmark.training.live import LiveModel
+from neuralmark.marking.options import EmbedOptions, Mode
+from neuralmark.marking.reading import require_carriers
+from neuralmark.records import ClaimedAnchor
+from neuralmark.training.live import LiveModel, sources_of
 from neuralmark.training.sources import WeightSource
 
 
@@ -21,6 +23,16 @@ class Settings:
     mode: Mode = "gradient"
     strength: float = 1.0
     every: int = 1
+
+
+@dataclass(frozen=True)
+class SealWish:
+    """How a training is to be sealed."""
+
+    options: EmbedOptions | None = None
+    overwrite: bool = False
+    writes: bool | None = None
+    """Whether this process writes the files; None: the first of all does."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,21 @@ class Site:
     sources: Sequence[WeightSource]
     owners: Sequence[tuple[torch.nn.Module, str, torch.Tensor]] = ()
     """Modules and names of the marked parameters, to see when one is replaced."""
+    anchor: ClaimedAnchor | None = None
+    """The anchor that the mark is bound to; marks that are trained in have none."""
+
+    @property
+    def anchor_digest(self) -> bytes:
+        """What the derivation takes: the digest of the anchor, or nothing."""
+        return b"" if self.anchor is None else self.anchor.bytes
+
+    def bound_to(self, anchor: ClaimedAnchor) -> "Site":
+        """The same tensors with the mark that the key makes with this anchor."""
+        mark = self.key.at(self.placement, anchor.bytes)
+        carriers = require_carriers(mark, self.placement)
+        by_name = {tensor.name: tensor for tensor in self.model.tensors()}
+        sources = sources_of([by_name[n] for n, _ in self.placement], self.model, carriers)
+        return replace(self, mark=mark, carriers=carriers, sources=sources, anchor=anchor)
 
     @property
     def sharpness(self) -> float:

@@ -173,7 +173,7 @@ class MarkWork:
     def _fields_now(self) -> Sequence[Field]:
         """How the carriers may move; looked at when they are first projected."""
         if not self._fields:
-            seed = self.site.key.noise(self.site.placement)
+            seed = self.site.key.noise(self.site.placement, self.site.anchor_digest)
             self._fields = fields_of(self.site.sources, seed)
         return self._fields
 

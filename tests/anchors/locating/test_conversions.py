@@ -1,6 +1,8 @@
 """Every conversion of every kind of network: each marked tensor is found where it went."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from neuralmark.errors import AttackError  # noqa: E402
 from tests.support import architectures, families  # noqa: E402
 from tests.support.anchored import Table, anchor_of, arrays, converted, found_in  # noqa: E402
 
-MAKERS = {
+MAKERS: dict[str, Callable[[], Any]] = {
     "resnet": lambda: architectures.lived_in(architectures.CifarResNet(2)),
     "vgg": lambda: architectures.lived_in(architectures.Vgg(norm=True)),
     "gpt2": architectures.gpt2,
@@ -31,7 +33,8 @@ ALSO = {
     "folded, sharded": ("fold-norms", "shard-rows", "rename"),
     "masked, kernels last": ("hwio", "prune-mask"),
 }
-EVERY = [(name, (how,)) for name in MAKERS for how in WAYS]
+Each = tuple[str, tuple[str, ...]]
+EVERY: list[Each] = [(name, (how,)) for name in MAKERS for how in WAYS]
 EVERY += [(name, hows) for name in ("llama", "vgg") for hows in ALSO.values()]
 LOST = {"drop"}
 """Conversions after which not all is there."""
@@ -62,11 +65,11 @@ def test_found(name: str, hows: tuple[str, ...]) -> None:
     assert all(found[n].view.read(TableWeights(suspect)).shape == weights[n].shape for n in sought)
 
 
-def refused() -> set[tuple[str, tuple[str, ...]]]:
+def refused() -> set[Each]:
     """What a network has nothing for."""
     attention = ("fuse-qkv", "fuse-heads", "rotary", "split-qkv", "lora", "lora-merged")
     gates = ("fuse-gate-up", "fuse-up-gate")
-    out = {(name, (how,)) for name in CONVOLUTIONS for how in (*attention, *gates)}
+    out: set[Each] = {(name, (how,)) for name in CONVOLUTIONS for how in (*attention, *gates)}
     out -= {("vgg", ("lora",)), ("vgg", ("lora-merged",))}
     out |= {(name, (how,)) for name in ("gpt2", "bert", "vit") for how in gates}
     out |= {(name, (how,)) for name in ("gpt2", "llama", "bert") for how in ("ohwi", "flatten")}

@@ -1,6 +1,7 @@
 """A suspect's weights: the same from memory and from files of every format, whole and in part."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ def opened(folder: Path, form: str) -> CheckpointWeights:
     if form == "safetensors":
         save_file(TABLE, path)
     elif form == "npz":
-        np.savez_compressed(path, **TABLE)
+        arrays: dict[str, Any] = dict(TABLE)
+        np.savez_compressed(path, **arrays)
     elif form == "memory":
         return CheckpointWeights(MemoryCheckpoint(TABLE))
     elif form == "last.pt":
@@ -86,7 +88,7 @@ def test_rows_are_read_without_the_rest(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_is_no_weight_is_left_out(tmp_path: Path) -> None:
-    table = {
+    table: dict[str, Any] = {
         "whole": np.arange(4),
         "none": np.zeros((0, 3), np.float32),
         "one": np.ones((), np.float32),

@@ -8,15 +8,29 @@
     grouped    tensors of a network whose structure is known
     finishing  from orders to moves, and words for what was done
 
+Transformers have streams and heads that may have been mixed, not only moved:
+
+    transformers  all of it in order
+    turning       how the residual stream lies: several turns are tried, the likest is polished
+    streams       turns that suit rows which belong together (Procrustes, signed permutations)
+    witnesses     products of layers, which judge turns whatever was done between the layers
+    fingerprints  tokens and channels told apart by what these products make of them
+    vocabulary    tokens that were numbered anew
+    layers        one layer along a stream that is in order
+    heads         which head is which, and the matrix inside each
+    hidden        channels of an MLP
+    sides         tensors of both models, seen from a side
+    axes          from channels back to tensors
+
 Thresholds were set on ResNet-20 and small networks trained on digits, and validated on ResNet-56
 and on a VGG-like chain trained on CIFAR-10.
 """
 
 from collections.abc import Collection
 
-from neuralmark.anchors.aligning.contract import TOO_LARGE, Aligned
+from neuralmark.anchors.aligning.contract import TOO_LARGE, UNLIKE, Aligned
 from neuralmark.anchors.aligning.grouped import align_groups
-from neuralmark.anchors.aligning.single import align_single
+from neuralmark.anchors.aligning.single import align_single, can_be
 from neuralmark.anchors.aligning.transformers import align_transformer
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.effort import ALIGN_LIMIT
@@ -47,7 +61,10 @@ def align(
 
 
 def _alone(suspects: Weights, anchor: Anchor, name: str, limit: int) -> Aligned:
+    values, coarse = suspects[name], anchor[name]
+    if not can_be(values.shape, coarse.shape):
+        return Aligned.absent(coarse.shape, UNLIKE)
     try:
-        return align_single(suspects[name], anchor[name], limit)
+        return align_single(values, coarse, limit)
     except AlignLimitError:
-        return Aligned.absent(anchor.entry(name).kept_shape, TOO_LARGE)
+        return Aligned.absent(coarse.shape, TOO_LARGE)

@@ -1,12 +1,13 @@
 """From channels, heads and streams back to tensors: one move for each axis (pure)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from neuralmark.anchors.aligning.contract import Aligned
-from neuralmark.anchors.aligning.layers import Run, View
-from neuralmark.anchors.aligning.sides import Both, cosine
+from neuralmark.anchors.aligning.contract import FLIPPED, JOINED, PERMUTED, Aligned
+from neuralmark.anchors.aligning.layers import ROTATED, AxisRun, StreamView, out_of_order
+from neuralmark.anchors.aligning.sides import BothModels
+from neuralmark.anchors.factors import likeness
 from neuralmark.anchors.moves import MISSING, Move, moved
 from neuralmark.structures.structure import Array
 
@@ -16,10 +17,12 @@ _ALIKE = 0.2
 """Gains that differ by less than this are the same: nothing was folded."""
 
 
-def aligned(both: Both, name: str, runs: Sequence[Run], view: View) -> Aligned | None:
+def aligned(
+    both: BothModels, name: str, runs: Sequence[AxisRun], view: StreamView
+) -> Aligned | None:
     """The moves of one tensor; None where an axis cannot be explained."""
     shape = both.anchor.entry(name).shape
-    theirs = both.suspects[name].shape
+    theirs = both.shape(name)
     if len(shape) != len(theirs):
         return None
     found: dict[int, Move] = {}
@@ -38,15 +41,28 @@ def aligned(both: Both, name: str, runs: Sequence[Run], view: View) -> Aligned |
         if move is None and shape[axis] != theirs[axis]:
             return None
         moves.append(move or Move.same(shape[axis]))
+    if (
+        not moves
+        or not all(map(_fits, moves, theirs))
+        or shape[len(moves) :] != theirs[len(moves) :]
+    ):
+        return None
     one, two = both.whole(name)
     turned = moved(two, moves)
-    if not moves or turned.shape != one.shape:
-        return None
-    dropped = _dropped(moves, theirs)
-    return Aligned(tuple(moves), (*sorted(changes), *dropped), cosine(one, turned))
+    alike = likeness(turned, one)
+    counted = _counted(moves, theirs, joined=JOINED in changes)
+    return Aligned(tuple(moves), (*sorted(changes), *counted), alike)
 
 
-def stream_move(name: str, view: View) -> Move:
+def _fits(move: Move, there: int) -> bool:
+    """Whether an axis of the suspect has the length that a move expects."""
+    if move.index is None:
+        assert move.matrix is not None
+        return bool(move.matrix.shape[1] == there)
+    return (move.before is None or len(move.before) == there) and int(move.index.max()) < there
+
+
+def stream_move(name: str, view: StreamView) -> Move:
     """The stream's side of a tensor: turned, and with the anchor's gains where norms are folded."""
     turn = view.turn
     if name not in view.gains:
@@ -67,28 +83,41 @@ def _inverse(gain: Array) -> Array:
     return np.asarray(gain / (np.square(gain) + max((_SMALL * usual) ** 2, 1e-20)), np.float32)
 
 
-def _stream_changes(view: View) -> set[str]:
+def _stream_changes(view: StreamView) -> set[str]:
     turn = view.turn
     if turn.index is None:
-        return {"rotated"}
-    there = turn.index != MISSING
-    found = {"permuted"} if (turn.index != np.arange(len(there)))[there].any() else set()
-    return found | ({"flipped"} if turn.factor is not None else set())
+        return {ROTATED}
+    found = {PERMUTED} if out_of_order(turn) else set()
+    return found | ({FLIPPED} if turn.factor is not None else set())
 
 
-def _dropped(moves: Sequence[Move], theirs: tuple[int, ...]) -> list[str]:
-    """How many of the suspect's channels have no counterpart."""
-    counts = [
-        theirs[axis] - int((move.index != MISSING).sum())
-        for axis, move in enumerate(moves)
-        if move.index is not None
-    ]
-    return [f"{count} dummies dropped" for count in counts if count > 0]
+def _counted(moves: Sequence[Move], theirs: Sequence[int], *, joined: bool) -> Iterator[str]:
+    """How many of the suspect's channels have no counterpart, and how many of the anchor's."""
+    gathers = [(move.index, theirs[axis]) for axis, move in enumerate(moves)]
+    extra = sum(
+        size - len(np.unique(index[index != MISSING]))
+        for index, size in gathers
+        if index is not None
+    )
+    lost = sum(int((~move.found).sum()) for move in moves)
+    if extra and not joined:
+        yield f"{extra:,} {'dummy' if extra == 1 else 'dummies'} dropped"
+    if lost:
+        yield f"{lost:,} channel{'' if lost == 1 else 's'} missing"
 
 
-def _joined(both: Both, name: str, runs: Sequence[Run], axis: int) -> Move:
+def _used(move: Move) -> int:
+    """How many of the suspect's channels a move uses."""
+    if move.index is None:
+        assert move.matrix is not None
+        return int(move.matrix.shape[1])
+    gathers = [each.index for each in (move, *move.also) if each.index is not None]
+    return len(np.setdiff1d(np.concatenate(gathers), [MISSING]))
+
+
+def _joined(both: BothModels, name: str, runs: Sequence[AxisRun], axis: int) -> Move:
     """The runs of one axis as one move; what none of them covers stays where it is."""
-    length, there = both.anchor.entry(name).shape[axis], both.suspects[name].shape[axis]
+    length, there = both.anchor.entry(name).shape[axis], both.shape(name)[axis]
     if len(runs) == 1 and runs[0].length == length:
         return runs[0].move
     index, factor = np.arange(length), np.ones(length, np.float32)

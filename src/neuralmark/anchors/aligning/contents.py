@@ -13,10 +13,11 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.floating]
 
 _SWEEPS = 10
-_EXACT = 1 << 22
+_EXACT = 1 << 21
 """Up to so many weights everything is computed in float64."""
 _POSITIONS = 9
 """Kernels with more positions are seen in so many main directions."""
+_MANY_POSITIONS = 1024
 _FREQUENCIES = np.arange(1, 9) * 0.5
 _DIRECTIONS = 16
 _POWERS = 8
@@ -29,7 +30,7 @@ def laid(values: npt.NDArray[np.floating]) -> Floats:
     shape = values.shape if values.ndim > 1 else (*values.shape, 1)
     cube = values.reshape(shape[0], shape[1], int(np.prod(shape[2:])))
     kind = np.float64 if values.size <= _EXACT else np.float32
-    kept: Floats = cube.astype(kind)
+    kept: Floats = cube.astype(kind, copy=False)
     return np.asarray(np.where(np.isfinite(kept), kept, 0)) if _spoilt(kept) else kept
 
 
@@ -58,9 +59,17 @@ def main_positions(anchor: Floats) -> Floats:
     size = anchor.shape[2]
     if size <= _POSITIONS:
         return np.eye(size, dtype=anchor.dtype)
+    if size > _MANY_POSITIONS:
+        chosen = np.linspace(0, size - 1, _POSITIONS).astype(np.intp)
+        return np.asarray(np.arange(size)[:, None] == chosen, anchor.dtype)
     flat = anchor.reshape(-1, size)
     _, vectors = np.linalg.eigh(np.asarray(flat.T @ flat, np.float64))
     return np.asarray(vectors[:, : -_POSITIONS - 1 : -1], anchor.dtype)
+
+
+def seen_in(cube: Floats, basis: Floats) -> Floats:
+    """Kernels in a basis of positions."""
+    return cube if basis.shape[0] == basis.shape[1] else np.asarray(cube @ basis)
 
 
 def outlines(cube: Floats) -> Floats:
@@ -78,7 +87,8 @@ def outlines(cube: Floats) -> Floats:
 
 def profiles(anchor: Floats, suspect: Floats, axis: int) -> tuple[Floats, Floats]:
     """Numbers of each channel that see neither order nor signs of the other axis."""
-    one, two = np.moveaxis(anchor, axis, 0), np.moveaxis(suspect, axis, 0)
+    basis = main_positions(anchor)
+    one, two = (seen_in(np.moveaxis(cube, axis, 0), basis) for cube in (anchor, suspect))
     looks = _spread if anchor.shape[2] == 1 else _kernels
     pairs = (_standing(one, two), looks(one, two))
     return np.concatenate([a for a, _ in pairs], 1), np.concatenate([b for _, b in pairs], 1)

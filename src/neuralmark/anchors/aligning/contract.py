@@ -8,6 +8,8 @@ from neuralmark.anchors.moves import MISSING, Move, Moves
 
 TOO_LARGE = "too large to align; raise align_limit"
 """Stands among the changes of a tensor that was not looked at."""
+UNLIKE = "of another shape"
+"""Stands among the changes of a tensor that cannot be the anchor's."""
 
 PERMUTED, FLIPPED = "permuted", "flipped"
 JOINED = "split channels joined"
@@ -20,9 +22,9 @@ class Aligned:
     moves: Moves
     """One for each axis that moves; its factors are signs, sizes are for `factors.rescaled`."""
     changes: tuple[str, ...]
-    """What was done to it, in words for the verdict."""
+    """What was done to it, in words for the verdict (that it was rescaled, `rescaled` says)."""
     cosine: float
-    """Likeness to the anchor when it is moved and rescaled."""
+    """Likeness to the anchor when it is moved and rescaled (`factors.likeness`)."""
 
     @classmethod
     def absent(cls, shape: tuple[int, ...], why: str) -> "Aligned":

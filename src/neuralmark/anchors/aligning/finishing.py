@@ -1,38 +1,61 @@
 """From an order of channels to moves, with what was done to each tensor in words (pure)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuralmark.anchors.aligning.contract import FLIPPED, PERMUTED, Aligned
+from neuralmark.anchors.aligning.contract import FLIPPED, JOINED, PERMUTED, Aligned
 from neuralmark.anchors.aligning.fitting import Fit, Floats, Order, Puzzle
-from neuralmark.anchors.factors import LEAST_LIKENESS, rescaled
-from neuralmark.anchors.moves import MISSING, Move, moved
+from neuralmark.anchors.aligning.joining import Joints
+from neuralmark.anchors.factors import LEAST_LIKENESS, likeness
+from neuralmark.anchors.moves import MISSING, Mask, Move, moved
 from neuralmark.structures.structure import Array, Indices
-
-Sizes = Mapping[str, Array]
 
 _CHANCE = 3.0
 """Likeness that a match must have, in deviations of the cosine of two random channels."""
+_SILENT = 1e-6
+"""Share of the mean energy of channels below which one counts as nothing."""
 _ENOUGH = 0.5
 """Likeness that is always enough."""
 
 
-def finished(puzzle: Puzzle, fit: Fit, suspects: Sizes, anchor: Sizes) -> dict[str, Aligned]:
-    """The moves of every piece."""
-    kept = {number: _kept(puzzle, number, order) for number, order in fit.orders.items()}
-    found = {}
-    for piece, signs in zip(puzzle.pieces, fit.signs, strict=True):
-        found[piece.name] = _aligned(
-            [(kept[n], s) for n, s in zip(piece.bundles, signs, strict=True)],
-            suspects[piece.name],
-            anchor[piece.name],
-        )
-    return found
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """One axis of a tensor: places and signs of its channels, and how these were joined before."""
+
+    index: Indices
+    signs: Floats
+    block: int = 1
+    joints: Joints | None = None
+    reads: bool = False
+    """Whether the tensor reads the channels: then all parts of a split one are summed."""
+
+    def move(self) -> Move:
+        """From the suspect's own channels."""
+        if self.joints is None:
+            return _gather(self.index, self.signs, self.block)
+        first = _gather(self.joints.places(self.index), self.signs, self.block)
+        others = self.joints.others(self.index) if self.reads else []
+        also = [_gather(places, self.signs * shares, self.block) for places, shares in others]
+        return replace(first, also=tuple(also))
+
+
+def kept_orders(puzzle: Puzzle, fit: Fit) -> dict[int, Indices]:
+    """Of every bundle, places of the channels that are more alike than chance makes them."""
+    return {number: _kept(puzzle, number, order) for number, order in fit.orders.items()}
+
+
+def aligned(axes: Sequence[Axis], values: Array, anchor: Array) -> Aligned:
+    """The moves of a tensor, what they undo, and how alike it is then."""
+    moves = tuple(axis.move() for axis in axes)
+    words = described(axes, values.shape, [_silent(anchor, n, a.block) for n, a in enumerate(axes)])
+    if any(axis.joints is not None and axis.joints.parts for axis in axes):
+        words += (JOINED,)
+    return Aligned(moves, words, likeness(moved(values, moves), anchor))
 
 
 def _kept(puzzle: Puzzle, number: int, order: Order) -> Indices:
-    """Places of the channels that are more alike than chance makes them."""
     bundle = puzzle.bundles[number]
     numbers = sum(
         puzzle.pieces[at].anchor.size / max(puzzle.pieces[at].anchor.shape[axis], 1)
@@ -42,58 +65,42 @@ def _kept(puzzle: Puzzle, number: int, order: Order) -> Indices:
     return np.where(order.alike >= least, order.index, MISSING)
 
 
-def _aligned(axes: list[tuple[Indices, Floats]], values: Array, anchor: Array) -> Aligned:
-    moves = []
-    for axis, (index, signs) in enumerate(axes):
-        block = anchor.shape[axis] // max(len(index), 1)
-        moves.append(gather(index, signs, block))
-    back, more = rescaled(moved(values, moves), anchor)
-    changes = (*described(moves, values.shape), *more)
-    return Aligned(tuple(moves), changes, cosine(back, anchor))
-
-
-def gather(index: Indices, signs: Floats, block: int = 1) -> Move:
-    """Each channel from its place, with its sign; channels of several entries keep their order."""
+def _gather(index: Indices, factor: Floats, block: int) -> Move:
+    """Each channel from its place, times its factor; channels of several entries stay in runs."""
     if block > 1:
         runs = index[:, None] * block + np.arange(block)
         index = np.where(index[:, None] == MISSING, MISSING, runs).reshape(-1)
-        signs = np.repeat(signs, block)
-    turned = np.where(index == MISSING, 1.0, signs)
-    return Move(index, turned.astype(np.float32) if (turned < 0).any() else None)
+        factor = np.repeat(factor, block)
+    along = np.where(index == MISSING, 1.0, factor)
+    return Move(index, None if (along == 1).all() else along.astype(np.float32))
 
 
-def described(moves: Sequence[Move], shape: Sequence[int]) -> tuple[str, ...]:
-    """What the moves undo."""
+def described(
+    axes: Sequence[Axis], shape: Sequence[int], silent: Sequence[Mask]
+) -> tuple[str, ...]:
+    """What the moves undo; channels that are silent in the anchor are not missed."""
     words = []
-    if any(_out_of_order(move) for move in moves):
+    found = [axis.index[axis.index != MISSING] for axis in axes]
+    if any((np.diff(index) < 0).any() for index in found):
         words.append(PERMUTED)
-    if any(move.factor is not None and (move.factor < 0).any() for move in moves):
+    if any((axis.signs[axis.index != MISSING] < 0).any() for axis in axes):
         words.append(FLIPPED)
-    extra = sum(size - _used(move) for move, size in zip(moves, shape, strict=False))
+    extra = lost = 0
+    for axis, size, quiet in zip(axes, shape, silent, strict=False):
+        there = size // axis.block if axis.joints is None else len(axis.joints.chief)
+        absent = axis.index == MISSING
+        extra += max(0, there - int((~absent | quiet).sum()))
+        lost += int((absent & ~quiet).sum())
     if extra:
         words.append(f"{extra:,} {'dummy' if extra == 1 else 'dummies'} dropped")
-    lost = sum(int((~move.found).sum()) for move in moves)
     if lost:
         words.append(f"{lost:,} channel{'' if lost == 1 else 's'} missing")
     return tuple(words)
 
 
-def cosine(values: Array, anchor: Array) -> float:
-    """Likeness of two tensors; 0 where one is nothing."""
-    one, two = values.reshape(-1), anchor.reshape(-1)
-
-    def product(a: Array, b: Array) -> float:
-        return float(np.einsum("i,i->", a, b, dtype=np.float64))
-
-    whole = np.sqrt(product(one, one) * product(two, two))
-    return product(one, two) / float(whole) if whole > 0 else 0.0
-
-
-def _out_of_order(move: Move) -> bool:
-    assert move.index is not None
-    return bool((np.diff(move.index[move.found]) < 0).any())
-
-
-def _used(move: Move) -> int:
-    assert move.index is not None
-    return len(np.unique(move.index[move.found]))
+def _silent(anchor: Array, axis: int, block: int) -> Mask:
+    """Channels that are as good as nothing."""
+    turned = np.moveaxis(anchor, axis, 0)
+    sizes = np.square(turned, dtype=np.float64).sum(axis=tuple(range(1, turned.ndim)))
+    sizes = sizes.reshape(-1, block).sum(axis=1)
+    return np.asarray(sizes <= _SILENT * sizes.mean())

@@ -1,10 +1,11 @@
 """Tensors put in order together: channels that several of them share get one order (pure).
 
-A `Piece` is a tensor of the anchor and what the suspect has for it; a `Bundle` is a set of channels
-that move together wherever they occur: rows of what makes them, columns of what reads them. A
-single tensor is one piece with two bundles. One bundle is put in order at a time, by all of its
-pieces, as the channels on their other axes lie at present; first without signs, then with signs,
-which every piece has for itself (batch norms undo them, and positive factors are balanced away).
+A `PuzzlePiece` is a tensor of the anchor and what the suspect has for it; a `Bundle` is a set of
+channels that move together wherever they occur: rows of what makes them, columns of what reads
+them. A single tensor is one piece with two bundles. One bundle is put in order at a time, by all
+of its pieces, as the channels on their other axes lie at present; first without signs, then with
+signs, which every piece has for itself (batch norms undo them, and positive factors are balanced
+away).
 """
 
 from collections.abc import Mapping
@@ -22,18 +23,23 @@ from neuralmark.structures.structure import Indices
 Floats = npt.NDArray[np.floating]
 
 _SWEEPS = 16
-_WORK = 1 << 36
+_WORK = 1 << 33
 """Multiplications spent on comparing the channels of one bundle by one piece, about."""
 _FEWEST = 1024
 """Numbers by which two channels are compared at least, where there are so many."""
+_BLOCK = 1 << 21
+_POWERS = 20
 _DOUBT = 0.25
 """Weight of a channel whose place is not the best for both sides."""
+_BEYOND_LUCK = 1.5
+_STEP, _PATIENCE = 1.005, 3
+"""Sweeps that make nothing likelier by so much are the last, after so many."""
 _GUESS = 0.3
 """Trust in an order that is a guess."""
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class PuzzlePiece:
     """One tensor of both models, balanced: rows x columns x positions."""
 
     name: str
@@ -66,6 +72,8 @@ class Order:
     sure: Mask
     """Whether the two are each other's best."""
     trust: float
+    luck: float = 0.0
+    """How alike the best of strangers are."""
 
     @classmethod
     def same(cls, size: int) -> "Order":
@@ -82,7 +90,7 @@ Signs = tuple[Floats, Floats]
 class Puzzle:
     """All pieces and bundles."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PuzzlePiece, ...]
     bundles: tuple[Bundle, ...]
 
 
@@ -103,6 +111,15 @@ class _Term:
     anchor: Floats
     suspect: Floats
     weight: float
+    numbers: int
+    """By how many independent numbers channels are compared, about."""
+
+
+def fits(puzzle: Puzzle, start: Orders) -> bool:
+    """Whether the other channels find places from this start that are better than luck."""
+    orders = _completed(puzzle, dict(start))
+    others = [order for number, order in orders.items() if number not in start]
+    return not others or any(order.trust > _BEYOND_LUCK * order.luck for order in others)
 
 
 def fit(puzzle: Puzzle, start: Orders, fixed: Orders | None = None) -> Fit:
@@ -124,7 +141,8 @@ def guessed(puzzle: Puzzle, number: int) -> Order:
         piece = puzzle.pieces[at]
         one, two = contents.profiles(piece.anchor, piece.suspect, axis)
         weight = float(piece.anchor.size / piece.anchor.shape[axis])
-        terms.append(_Term(contents.unit_rows(one), contents.unit_rows(two), weight))
+        units = contents.unit_rows(one), contents.unit_rows(two)
+        terms.append(_Term(*units, weight, one.shape[1]))
     found = _placed(bundle, terms, signed=False)
     return Order(found.index, found.alike, found.sure, _GUESS)
 
@@ -137,8 +155,8 @@ def rank_one_signs(products: Floats) -> Signs:
     if not products.any():
         return np.ones(len(products)), np.ones(products.shape[1])
     columns: Floats = products[np.einsum("ij,ij->i", products, products).argmax()]
-    rows: Floats = np.zeros(len(products))
-    for _ in range(30):
+    rows: Floats = products[:, 0]
+    for _ in range(_POWERS):
         rows = _clipped(products @ columns)
         columns = _clipped(rows @ products)
     one, two = (np.where(v < 0, -1.0, 1.0) for v in (rows, columns))
@@ -149,7 +167,7 @@ def rank_one_signs(products: Floats) -> Signs:
 def _clipped(values: Floats) -> Floats:
     """At most 1, so that few large channels do not decide for all."""
     top = np.abs(values).mean()
-    return np.clip(values / top, -1, 1) if top > 0 else values
+    return np.asarray(np.clip(values / top, -1, 1)) if top > 0 else values
 
 
 def _completed(puzzle: Puzzle, orders: dict[int, Order]) -> dict[int, Order]:
@@ -179,10 +197,14 @@ def _known(puzzle: Puzzle, number: int, orders: Orders) -> float:
 def _settled(
     puzzle: Puzzle, orders: dict[int, Order], held: Orders, *, signed: bool
 ) -> dict[int, Order]:
-    """Each bundle in turn, until none changes."""
+    """Each bundle in turn, until none changes or nothing gets better."""
     stale = {n for n in range(len(puzzle.bundles)) if n not in held}
+    best, patience = 0.0, _PATIENCE
     for _ in range(_SWEEPS):
-        if not stale:
+        reached = sum(order.trust for order in orders.values())
+        patience = _PATIENCE if reached > best * _STEP else patience - 1
+        best = max(best, reached)
+        if not stale or not patience:
             break
         for number in sorted(stale):
             signs = _signs_around(puzzle, number, orders) if signed else None
@@ -221,7 +243,7 @@ def _update(
     return _placed(bundle, terms, signed=signs is not None)
 
 
-def _seen(piece: Piece, axis: int, other: Order, signs: Floats | None) -> _Term | None:
+def _seen(piece: PuzzlePiece, axis: int, other: Order, signs: Floats | None) -> _Term | None:
     """The channels of an axis, by those of the other axis that have a place."""
     one, two = np.moveaxis(piece.anchor, axis, 0), np.moveaxis(piece.suspect, axis, 0)
     basis = piece.basis if signs is None else None
@@ -235,10 +257,11 @@ def _seen(piece: Piece, axis: int, other: Order, signs: Floats | None) -> _Term 
         assert signs is not None
         two = two * signs[places, None].astype(two.dtype)
     else:
-        one, two = (contents.outlines(cube @ basis) for cube in (one, two))
+        one, two = (contents.outlines(contents.seen_in(cube, basis)) for cube in (one, two))
         one, two = one - one.mean(axis=0), two - two.mean(axis=0)
     flat = [contents.unit_rows((c * weight[:, None]).reshape(len(c), -1)) for c in (one, two)]
-    return _Term(flat[0], flat[1], float(len(places) * piece.anchor.shape[2]) * other.trust)
+    numbers = len(places) * piece.anchor.shape[2]
+    return _Term(flat[0], flat[1], numbers * other.trust, numbers)
 
 
 def _outline_size(positions: int) -> int:
@@ -257,7 +280,9 @@ def _placed(bundle: Bundle, terms: list[_Term], *, signed: bool) -> Order:
     """The best order by the weighted mean of what the pieces see."""
     found = matched(_blocks(bundle, terms, signed=signed), bundle.anchor, bundle.suspect)
     trust = float(np.clip(found.alike, 0, 1).mean()) if bundle.anchor else 0.0
-    return Order(found.index, found.alike, found.sure, max(trust, 1e-3))
+    numbers = sum(term.numbers for term in terms)
+    luck = np.sqrt(2 * np.log(max(bundle.suspect, 2)) / max(numbers, 1))
+    return Order(found.index, found.alike, found.sure, max(trust, 1e-3), float(luck))
 
 
 def _blocks(bundle: Bundle, terms: list[_Term], *, signed: bool) -> Blocks:
@@ -273,14 +298,19 @@ def _blocks(bundle: Bundle, terms: list[_Term], *, signed: bool) -> Blocks:
     return blocks
 
 
-def _products(piece: Piece, orders: Orders) -> Floats:
+def _products(piece: PuzzlePiece, orders: Orders) -> Floats:
     """Inner products of the kernels of both models, as the orders lie."""
     rows, columns = (orders[number].index for number in piece.bundles)
-    taken = piece.suspect[np.maximum(rows, 0)][:, np.maximum(columns, 0)]
-    products = np.einsum("ijk,ijk->ij", piece.anchor, taken)
+    products = np.zeros(piece.anchor.shape[:2], piece.anchor.dtype)
+    places = np.maximum(columns, 0)
+    step = max(1, _BLOCK // max(piece.anchor[0].size, 1))
+    for start in range(0, len(rows), step):
+        some = slice(start, start + step)
+        taken = piece.suspect[np.maximum(rows[some], 0)[:, None], places]
+        products[some] = np.einsum("ijk,ijk->ij", piece.anchor[some], taken)
     products[rows == MISSING] = 0
     products[:, columns == MISSING] = 0
-    return np.asarray(products)
+    return products
 
 
 def _score(

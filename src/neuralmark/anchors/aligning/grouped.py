@@ -11,8 +11,20 @@ from dataclasses import dataclass
 
 from neuralmark.anchors.aligning.contents import balanced, laid
 from neuralmark.anchors.aligning.contract import Aligned
-from neuralmark.anchors.aligning.finishing import finished
-from neuralmark.anchors.aligning.fitting import Bundle, Fit, Order, Piece, Puzzle, fit, guessed
+from neuralmark.anchors.aligning.finishing import Axis, aligned, kept_orders
+from neuralmark.anchors.aligning.fitting import (
+    Bundle,
+    Fit,
+    Floats,
+    Order,
+    Puzzle,
+    PuzzlePiece,
+    fit,
+    fits,
+    guessed,
+)
+from neuralmark.anchors.aligning.joining import Joints, find_copies
+from neuralmark.anchors.aligning.single import can_be
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.structures.structure import HEADS, Array, Group, Structure, Weights
 
@@ -24,15 +36,16 @@ Shapes = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
-class Channels:
+class Lane:
     """What lies along one axis of a tensor: whose channels, in runs of how many entries."""
 
     owner: str
     block: int = 1
+    reads: bool = False
     movable: bool = False
 
 
-Layout = dict[tuple[str, int], Channels]
+Layout = dict[tuple[str, int], Lane]
 """By tensor and axis."""
 
 
@@ -45,31 +58,106 @@ def align_groups(
         return {}
     shapes = _shapes(suspects, anchor, limit)
     layout = _layout(structure, shapes)
+    copies = _copies(structure, layout, suspects, anchor)
     found: dict[str, Aligned] = {}
     for part in _parts(layout, shapes):
-        if not part.isdisjoint(names):
-            puzzle = _puzzle(part, layout, suspects, anchor)
-            best = _best(puzzle, _in_place(part, layout))
-            found.update(finished(puzzle, best, suspects, anchor))
+        if part.isdisjoint(names):
+            continue
+        work = _Work(sorted(part), layout, suspects, anchor)
+        found.update(work.done({}))
+        if any(lane.owner in copies for lane in work.lanes()):
+            joined = work.done(copies)
+            found.update({n: a for n, a in joined.items() if a.cosine > found[n].cosine})
     return {name: aligned for name, aligned in found.items() if name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """Tensors that share channels, to be put in order together."""
+
+    names: list[str]
+    layout: Layout
+    suspects: Weights
+    anchor: Weights
+
+    def lanes(self) -> list[Lane]:
+        return [self.layout[name, axis] for name in self.names for axis in (0, 1)]
+
+    def owners(self) -> list[str]:
+        return sorted({lane.owner for lane in self.lanes()})
+
+    def in_place(self) -> set[int]:
+        """Bundles that cannot have moved without changing the function."""
+        moved = {lane.owner for lane in self.layout.values() if lane.movable}
+        return {n for n, owner in enumerate(self.owners()) if owner not in moved}
+
+    def done(self, copies: Mapping[str, Joints]) -> dict[str, Aligned]:
+        """Everything in order, with these copies joined before."""
+        puzzle = self.puzzle(copies)
+        best = _best(puzzle, self.in_place())
+        kept = kept_orders(puzzle, best)
+        found = {}
+        for piece, signs in zip(puzzle.pieces, best.signs, strict=True):
+            axes = []
+            for axis in (0, 1):
+                lane = self.layout[piece.name, axis]
+                joints = copies.get(lane.owner)
+                index = kept[piece.bundles[axis]]
+                axes.append(Axis(index, signs[axis], lane.block, joints, lane.reads))
+            found[piece.name] = aligned(axes, self.suspects[piece.name], self.anchor[piece.name])
+        return found
+
+    def puzzle(self, copies: Mapping[str, Joints]) -> Puzzle:
+        """All tensors as pieces."""
+        owners = {owner: number for number, owner in enumerate(self.owners())}
+        pieces: list[PuzzlePiece] = []
+        sides: dict[int, list[tuple[int, int]]] = {number: [] for number in owners.values()}
+        for name in self.names:
+            rows, columns = (owners[self.layout[name, axis].owner] for axis in (0, 1))
+            sides[rows].append((len(pieces), 0))
+            sides[columns].append((len(pieces), 1))
+            one = self._cube(self.anchor[name], name)
+            two = self._cube(self._joined(name, copies), name)
+            pieces.append(PuzzlePiece(name, one, two, (rows, columns)))
+        bundles = []
+        for touched in sides.values():
+            piece, axis = pieces[touched[0][0]], touched[0][1]
+            sizes = piece.anchor.shape[axis], piece.suspect.shape[axis]
+            bundles.append(Bundle(*sizes, tuple(touched)))
+        return Puzzle(tuple(pieces), tuple(bundles))
+
+    def _joined(self, name: str, copies: Mapping[str, Joints]) -> Array:
+        """The suspect's tensor with copies joined."""
+        values = self.suspects[name]
+        for axis in (0, 1):
+            lane = self.layout[name, axis]
+            joints = copies.get(lane.owner)
+            if joints is not None:
+                treat = joints.summed if lane.reads else joints.kept
+                values = treat(values, axis, lane.block)
+        return values
+
+    def _cube(self, values: Array, name: str) -> Floats:
+        """Columns of several entries each (a flattened map) count as kernel positions."""
+        width = values.shape[1] // self.layout[name, 1].block
+        return balanced(laid(values.reshape(values.shape[0], width, -1)))
 
 
 def _shapes(suspects: Weights, anchor: Anchor, limit: int) -> Shapes:
     """Tensors of two axes or more that both have whole, with the same kernel positions."""
     found = {}
     for entry in anchor.entries:
-        if entry.rows is not None or len(entry.shape) < 2 or entry.name not in suspects:
+        if entry.rows is not None or entry.name not in suspects:
             continue
         one, two = entry.shape, suspects[entry.name].shape
-        fits = len(one) == len(two) and one[2:] == two[2:] and 0 not in (*one, *two)
-        if fits and all(a * b <= limit for a, b in zip(one[:2], two[:2], strict=True)):
+        if can_be(two, one) and all(a * b <= limit for a, b in zip(one[:2], two[:2], strict=True)):
             found[entry.name] = (one, two)
     return found
 
 
 def _layout(structure: Structure, shapes: Shapes) -> Layout:
     """Whose channels lie along which axis; axes of no group have channels of their own."""
-    layout = {(name, axis): Channels(f"{name} {axis}") for name in shapes for axis in (0, 1)}
+    layout = {(name, axis): Lane(f"{name} {axis}") for name in shapes for axis in (0, 1)}
     for group in structure.groups:
         if group.kind != HEADS:
             layout.update(_sides(group, shapes))
@@ -88,11 +176,25 @@ def _sides(group: Group, shapes: Shapes) -> Layout:
     if not counts:
         return {}
     common = max(Counter(counts.values()).items(), key=lambda item: (item[1], item[0]))[0]
+    reads = set(group.consumers)
     return {
-        (side.tensor, side.axis): Channels(group.name, side.block, group.movable)
+        (side.tensor, side.axis): Lane(group.name, side.block, side in reads, group.movable)
         for side, count in counts.items()
         if count == common
     }
+
+
+def _copies(
+    structure: Structure, layout: Layout, suspects: Weights, anchor: Weights
+) -> dict[str, Joints]:
+    """Of every group whose channels are in the layout, its copies, where it has some."""
+    owners = {lane.owner for lane in layout.values()}
+    found = {}
+    for group in structure.groups:
+        joints = find_copies(group, suspects, anchor) if group.name in owners else None
+        if joints is not None:
+            found[group.name] = joints
+    return found
 
 
 def _parts(layout: Layout, shapes: Shapes) -> list[set[str]]:
@@ -110,45 +212,11 @@ def _parts(layout: Layout, shapes: Shapes) -> list[set[str]]:
     return [names for names, _ in parts]
 
 
-def _owners(part: set[str], layout: Layout) -> list[str]:
-    return sorted({layout[name, axis].owner for name in part for axis in (0, 1)})
-
-
-def _in_place(part: set[str], layout: Layout) -> set[int]:
-    """Numbers of the bundles that cannot have moved without changing the function."""
-    moved = {channels.owner for channels in layout.values() if channels.movable}
-    return {n for n, owner in enumerate(_owners(part, layout)) if owner not in moved}
-
-
-def _puzzle(part: set[str], layout: Layout, suspects: Weights, anchor: Anchor) -> Puzzle:
-    owners = {owner: number for number, owner in enumerate(_owners(part, layout))}
-    pieces: list[Piece] = []
-    sides: dict[int, list[tuple[int, int]]] = {number: [] for number in owners.values()}
-    for name in sorted(part):
-        block = layout[name, 1].block
-        one, two = (balanced(laid(_in_runs(w[name], block))) for w in (anchor, suspects))
-        rows, columns = (owners[layout[name, axis].owner] for axis in (0, 1))
-        sides[rows].append((len(pieces), 0))
-        sides[columns].append((len(pieces), 1))
-        pieces.append(Piece(name, one, two, (rows, columns)))
-    bundles = []
-    for touched in sides.values():
-        piece, axis = pieces[touched[0][0]], touched[0][1]
-        sizes = piece.anchor.shape[axis], piece.suspect.shape[axis]
-        bundles.append(Bundle(*sizes, tuple(touched)))
-    return Puzzle(tuple(pieces), tuple(bundles))
-
-
-def _in_runs(values: Array, block: int) -> Array:
-    """Columns of several entries each (a flattened map) as kernel positions."""
-    return values.reshape(values.shape[0], values.shape[1] // block, -1)
-
-
 def _best(puzzle: Puzzle, in_place: set[int]) -> Fit:
     """From what cannot have moved, and from profiles; the likest end."""
     sizes = {n: puzzle.bundles[n] for n in in_place}
     start = {n: Order.same(b.anchor) for n, b in sizes.items() if b.anchor == b.suspect}
-    best = fit(puzzle, start) if start else None
+    best = fit(puzzle, start) if start and fits(puzzle, start) else None
     if best is None or best.score < _GOOD:
         other = fit(puzzle, {n: guessed(puzzle, n) for n in range(len(puzzle.bundles))})
         best = other if best is None or other.score > best.score else best

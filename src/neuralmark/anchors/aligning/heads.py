@@ -7,7 +7,7 @@ queries and keys, one complex factor for each frequency.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +31,11 @@ class HeadMoves:
     """Where the heads of one layer lie in the suspect, part by part."""
 
     moves: dict[str, Move]
-    changes: frozenset[str]
     likeness: float
 
 
 @dataclass(frozen=True, eq=False)
-class _Order:
+class _HeadOrder:
     """For each query head and each key head of the anchor the suspect's."""
 
     queries: Indices
@@ -50,38 +49,30 @@ class _Order:
 def align_heads(layer: Attention, parts: Parts, size: int) -> HeadMoves:
     """The heads of a layer, each of `size` values."""
     order = _order(layer, parts, size)
-    found: dict[str, Move] = {}
-    changes = set()
-    found |= _inside(parts, order, size, VALUE, OUTPUT)
+    found = _inside(parts, order, size, VALUE, OUTPUT)
     if layer.rotary:
         found |= _rotary(parts, order, size)
     else:
         found |= _inside(parts, order, size, KEY, QUERY)
-    for part, move in found.items():
-        assert move.index is not None
-        changes |= {"rotated"} if move.blocks is not None else set()
-        plain = np.arange(len(move.index)) == move.index
-        changes |= set() if plain.all() else {"permuted"}
-        assert part in parts
     alike = [cosine(parts[part][0], move.of(parts[part][1], 0)) for part, move in found.items()]
-    return HeadMoves(found, frozenset(changes), float(np.mean(alike)) if alike else 0.0)
+    return HeadMoves(found, float(np.mean(alike)) if alike else 0.0)
 
 
-def _order(layer: Attention, parts: Parts, size: int) -> _Order:
+def _order(layer: Attention, parts: Parts, size: int) -> _HeadOrder:
     """Which head is which, by all that is there to tell."""
     share = layer.share
     queries, keys = layer.queries // size, layer.keys // size
     alike = head_likeness(parts, size, (queries, keys))
     if alike is None:
-        return _Order(np.arange(queries), np.arange(keys), share)
+        return _HeadOrder(np.arange(queries), np.arange(keys), share)
     their_keys = _count(parts, size, KEY, VALUE) or keys
     if alike.shape[1] == share * their_keys:
         order = assigned(on_grid(_grouped(alike, share))).index
-        return _Order(_within(alike, order, share), order, share)
+        return _HeadOrder(_within(alike, order, share), order, share)
     index = assigned(on_grid(alike)).index
     theirs = max(1, alike.shape[1] // their_keys)
     first = index.reshape(keys, share)[:, 0]
-    return _Order(index, np.where(first == MISSING, MISSING, first // theirs), share)
+    return _HeadOrder(index, np.where(first == MISSING, MISSING, first // theirs), share)
 
 
 def _count(parts: Parts, size: int, *names: str) -> int:
@@ -135,10 +126,10 @@ def _products(asks: Two, gives: Two, size: int) -> Floats:
         found[i] = np.einsum("hst,hst->h", upper, lower, dtype=np.float64)
     one = [_square(q, k_one[i // share]) for i, q in enumerate(q_one)]
     two = [_square(q, k_two[i // theirs]) for i, q in enumerate(q_two)]
-    return found / np.maximum(np.sqrt(np.outer(one, two)), _TINY)
+    return np.asarray(found / np.maximum(np.sqrt(np.outer(one, two)), _TINY))
 
 
-def _square(query: Array, key: Array) -> float:
+def _square(query: Array | Floats, key: Array | Floats) -> float:
     """Squared size of the product of two layers of one head."""
     return max(float(np.vdot(query @ query.T, key @ key.T)), 0.0)
 
@@ -154,13 +145,13 @@ def _subspaces(two: Two, size: int, counts: tuple[int, int]) -> Floats:
     return np.asarray(np.repeat(np.repeat(alike, share, axis=0), share, axis=1))
 
 
-def _inside(parts: Parts, order: _Order, size: int, made: str, read: str) -> dict[str, Move]:
+def _inside(parts: Parts, order: _HeadOrder, size: int, made: str, read: str) -> dict[str, Move]:
     """One invertible matrix for each key head between what makes its values and what reads them."""
     count = len(order.keys)
     ahead, behind = np.stack([np.eye(size)] * count), np.stack([np.eye(size)] * count)
     turned = False
     for head in range(count):
-        pairs = list(_pairs(parts, order, size, (made, read), head))
+        pairs = _levelled(list(_pairs(parts, order, size, (made, read), head)))
         if not pairs:
             continue
         matrix, inverse = joint(pairs)
@@ -175,7 +166,7 @@ def _inside(parts: Parts, order: _Order, size: int, made: str, read: str) -> dic
 
 
 @dataclass(frozen=True, eq=False)
-class _Pair:
+class _HeadPair:
     """Rows of one head in one layer, and whether the matrix itself or its inverse acts on them."""
 
     one: Floats
@@ -184,8 +175,8 @@ class _Pair:
 
 
 def _pairs(
-    parts: Parts, order: _Order, size: int, names: tuple[str, str], head: int
-) -> Iterator[_Pair]:
+    parts: Parts, order: _HeadOrder, size: int, names: tuple[str, str], head: int
+) -> Iterator[_HeadPair]:
     for name, inverse in zip(names, (False, True), strict=True):
         if name not in parts:
             continue
@@ -194,14 +185,28 @@ def _pairs(
         for here in mine:
             if index[here] != MISSING:
                 one, two = parts[name]
-                yield _Pair(
+                yield _HeadPair(
                     one[here * size : (here + 1) * size].astype(np.float64),
                     two[index[here] * size : (index[here] + 1) * size].astype(np.float64),
                     inverse,
                 )
 
 
-def joint(pairs: list[_Pair]) -> tuple[Floats, Floats]:
+def _levelled(pairs: list[_HeadPair]) -> list[_HeadPair]:
+    """With products of one size: a stream that was scaled as a whole must not tear them apart."""
+    sizes = [0.0, 0.0]
+    for one in pairs:
+        for two in pairs:
+            if one.inverse and not two.inverse:
+                sizes[0] += _square(one.one, two.one)
+                sizes[1] += _square(one.two, two.two)
+    if min(sizes) < _TINY:
+        return pairs
+    scale = (sizes[0] / sizes[1]) ** 0.5
+    return [replace(x, two=x.two * scale) if x.inverse else x for x in pairs]
+
+
+def joint(pairs: list[_HeadPair]) -> tuple[Floats, Floats]:
     """The matrix M with one = M·two, and one = M⁻ᵀ·two where inverse: a Sylvester equation."""
     size = len(pairs[0].one)
     left, right, known = (np.zeros((size, size)) for _ in range(3))
@@ -227,7 +232,7 @@ def _inverse(matrix: Floats) -> Floats:
     return np.asarray((left / np.maximum(stretch, least)) @ right)
 
 
-def _idle(pairs: list[_Pair], matrix: Floats, inverse: Floats) -> bool:
+def _idle(pairs: list[_HeadPair], matrix: Floats, inverse: Floats) -> bool:
     """Whether the identity suits as well, apart from what so many numbers fit by chance."""
     plain, fitted = 0.0, 0.0
     for pair in pairs:
@@ -236,10 +241,10 @@ def _idle(pairs: list[_Pair], matrix: Floats, inverse: Floats) -> bool:
         plain += float(np.square(pair.one - pair.two).sum()) / whole
         fitted += float(np.square(pair.one - turned).sum()) / whole
     size, width = pairs[0].one.shape
-    return plain <= fitted * (1 + 2 * size / width)
+    return bool(plain <= fitted * (1 + 2 * size / width))
 
 
-def _rotary(parts: Parts, order: _Order, size: int) -> dict[str, Move]:
+def _rotary(parts: Parts, order: _HeadOrder, size: int) -> dict[str, Move]:
     """A complex factor for each frequency of each head of queries and keys."""
     found = {}
     layouts = [_halves(size), _interleaved(size)] if size % 2 == 0 else [np.arange(size)]

@@ -1,22 +1,41 @@
 """Hidden channels of an MLP, by all layers that touch them together (pure).
 
 Along the stream, which is the anchor's already, a channel is a row of every layer around it. Gates
-keep sign and size; what lies between linear layers may have factors, the inverse behind.
+keep sign and size; what lies between linear layers may have factors, the inverse behind. Channels
+that were split are joined first.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from neuralmark.anchors.aligning.assigning import matched, require_within
-from neuralmark.anchors.aligning.sides import Both, Floats, Gains, Two, signs, streamed, unit_rows
+from neuralmark.anchors.aligning.contract import FLIPPED, JOINED
+from neuralmark.anchors.aligning.joining import Joints, joints_of
+from neuralmark.anchors.aligning.sides import (
+    BothModels,
+    Floats,
+    Gains,
+    Two,
+    sketched,
+    streamed,
+    unit_rows,
+)
+from neuralmark.anchors.factors import RESCALED
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import LINEAR, RELU, Array, Group, Indices, Side
 
-_SKETCH = 512
-"""Rows longer than twice this are compared by so many sums of theirs with random signs."""
+MAKER, HELD, READER = "maker", "held", "reader"
+ROLES = (MAKER, HELD, READER)
+
 _LEAST = 0.12
+"""Channels less alike than this are not the same."""
+_COPY = 0.995
+"""Channels of the suspect more alike than this are parts of one."""
+_LARGEST = 16384
+"""Beyond so many channels no parts are looked for."""
 _REACH = 12.0
 """Factors beyond e^±this are none."""
 _EQUAL = 0.05
@@ -25,32 +44,34 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Channels:
-    """Where hidden channels lie in the suspect."""
+class HiddenMoves:
+    """Where hidden channels lie in the suspect, by the role of a layer."""
 
-    makers: Move
-    held: Move
-    """Of gates and other layers without factors."""
-    readers: Move
+    moves: dict[str, Move]
     changes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
-class _Layer:
+class _HiddenLayer:
     """One layer around the channels, as rows along the stream."""
 
     role: str
     two: Two
 
 
-MAKER, HELD, READER = "maker", "held", "reader"
+def sides_of(group: Group) -> dict[str, list[Side]]:
+    """The layers around a group's channels, by their role."""
+    made = [side for producer in group.producers for side in producer.sides]
+    return {MAKER: made, HELD: list(group.riders), READER: list(group.consumers)}
 
 
-def align_hidden(both: Both, group: Group, turn: Move, gains: Gains, limit: int) -> Channels | None:
+def align_hidden(
+    both: BothModels, group: Group, turn: Move, gains: Gains, limit: int
+) -> HiddenMoves | None:
     """The order of a group's channels, and their factors; None where nothing is there to tell."""
     layers = [
-        _Layer(role, streamed(both, side, group.size, turn, gains))
-        for role, sides in _sides(group).items()
+        _HiddenLayer(role, streamed(both, side, group.size, turn, gains))
+        for role, sides in sides_of(group).items()
         for side in sides
         if both.has(side.tensor) and len(both.anchor.entry(side.tensor).shape) == 2
     ]
@@ -60,104 +81,150 @@ def align_hidden(both: Both, group: Group, turn: Move, gains: Gains, limit: int)
     ((one, two),) = counts
     require_within(one, two, limit)
     signed = group.activation == LINEAR
-    index = matched(_likeness(layers, signed=signed), one, two).index
-    return _channels(layers, index, group.activation)
+    joints, summed = _splits(layers, signed=signed) if one < two <= _LARGEST else (None, READER)
+    layers = layers if joints is None else _joined(layers, joints, summed)
+    index = matched(_likeness(layers, signed=signed), one, len(layers[0].two[1])).index
+    return _moves(layers, index, group.activation, joints, summed)
 
 
-def _sides(group: Group) -> dict[str, list[Side]]:
-    made = [side for producer in group.producers for side in producer.sides]
-    return {MAKER: made, HELD: list(group.riders), READER: list(group.consumers)}
+def _splits(layers: list[_HiddenLayer], *, signed: bool) -> tuple[Joints | None, str]:
+    """Channels of the suspect that are parts of one, and which layers have to be summed.
+
+    Parts have the same gate, and either what makes them or what reads them is proportional.
+    """
+    best: tuple[Joints | None, str] = (None, READER)
+    gate = [layer.two[1] for layer in layers if layer.role == HELD]
+    for proportional, summed in ((MAKER, READER), (READER, MAKER)):
+        rows = [layer.two[1] for layer in layers if layer.role == proportional]
+        if not rows or (summed == MAKER and not (gate and signed)):
+            continue
+        alike = _self_likeness(rows, signed=signed)
+        if gate:
+            alike = np.minimum(alike, _self_likeness(gate, signed=False))
+        found = joints_of(np.concatenate(rows, axis=1), alike, _COPY)
+        if found is not None and (best[0] is None or found.parts > best[0].parts):
+            best = (found, summed)
+    return best
 
 
-def _likeness(layers: list[_Layer], *, signed: bool) -> Callable[[Indices], Array]:
+def _self_likeness(rows: Sequence[Array], *, signed: bool) -> Array:
+    units = unit_rows(sketched(rows))
+    alike = units @ units.T
+    return np.asarray(np.abs(alike) if signed else alike)
+
+
+def _joined(layers: list[_HiddenLayer], joints: Joints, summed: str) -> list[_HiddenLayer]:
+    made = []
+    for layer in layers:
+        one, two = layer.two
+        two = joints.summed(two, 0) if layer.role == summed else joints.kept(two, 0)
+        made.append(replace(layer, two=(one, two)))
+    return made
+
+
+def _likeness(layers: list[_HiddenLayer], *, signed: bool) -> Callable[[Indices], Array]:
     """How alike channels are: cosines of all layers, those that may turn together as one."""
-    rows = [(layer.role, [unit_rows(sketched(x)) for x in layer.two]) for layer in layers]
-    scale = np.float32(1 / len(rows))
+    held = [layer.two for layer in layers if layer.role == HELD or not signed]
+    free = [layer.two for layer in layers if layer.role != HELD and signed]
+    sets = [
+        ([sketched([unit_rows(two[i]) for two in chosen]) for i in (0, 1)], turns)
+        for chosen, turns in ((held, False), (free, True))
+        if chosen
+    ]
+    scale = np.float32(1 / len(layers))
 
     def blocks(chosen: Indices) -> Array:
-        first = len(chosen) and chosen[-1] - chosen[0] == len(chosen) - 1
-        where = slice(chosen[0], chosen[-1] + 1) if first else chosen
-        parts = {HELD: 0.0, MAKER: 0.0}
-        for role, (one, two) in rows:
-            free = signed and role != HELD
-            parts[MAKER if free else HELD] += one[where] @ two.T
-        return np.asarray((parts[HELD] + np.abs(parts[MAKER])) * scale)
+        total = np.zeros((len(chosen), len(layers[0].two[1])), np.float32)
+        for (one, two), turns in sets:
+            alike = one[chosen] @ two.T
+            total += np.abs(alike) if turns else alike
+        return total * scale
 
     return blocks
 
 
-def sketched(values: Array) -> Array:
-    """Long rows made shorter, so that inner products stay about what they were."""
-    if values.shape[1] <= 2 * _SKETCH:
-        return values
-    return values @ signs(values.shape[1], _SKETCH, "sketch")
+@dataclass(frozen=True, eq=False)
+class _Products:
+    """Of the matched channels in layers of one role, summed over these."""
+
+    cosines: Floats
+    layers: int
+    inner: Floats
+    squares: Floats
+    """Of the suspect's."""
+
+    @classmethod
+    def of(cls, layers: list[_HiddenLayer], index: Indices, role: str) -> "_Products":
+        size = len(index)
+        cosines, inner, squares = (np.zeros(size) for _ in range(3))
+        chosen = [layer.two for layer in layers if layer.role == role]
+        for one, there in chosen:
+            two = there[np.maximum(index, 0)]
+            along = np.einsum("ij,ij->i", one, two, dtype=np.float64)
+            sizes = [np.einsum("ij,ij->i", x, x, dtype=np.float64) for x in (one, two)]
+            cosines += along / np.maximum(np.sqrt(sizes[0] * sizes[1]), _TINY)
+            inner += along
+            squares += sizes[1]
+        return cls(cosines, len(chosen), inner, squares)
+
+    @property
+    def logs(self) -> Floats:
+        """Logarithms of the factors by regression; none where there are no layers."""
+        ratio = np.abs(self.inner) / np.maximum(self.squares, _TINY)
+        return np.asarray(np.log(np.maximum(ratio, _TINY)) * bool(self.layers))
 
 
-def _channels(layers: list[_Layer], index: Indices, activation: str) -> Channels:
+def _moves(
+    layers: list[_HiddenLayer],
+    index: Indices,
+    activation: str,
+    joints: Joints | None,
+    summed: str,
+) -> HiddenMoves:
     """The moves, with factors where the activation lets them pass."""
-    products = {role: _products(layers, index, role) for role in (MAKER, HELD, READER)}
-    inner = sum(x[0] for x in products.values())
-    norms = sum(x[1] for x in products.values())
-    free = activation in (LINEAR, RELU)
+    products = {role: _Products.of(layers, index, role) for role in ROLES}
     made, read = products[MAKER], products[READER]
-    alike = inner
-    if activation == LINEAR:
-        alike = products[HELD][0] + np.abs(made[0] + read[0])
-    index = np.where(alike < _LEAST * norms, MISSING, index)
-    factor = _factors(made, read, signed=activation == LINEAR) if free else None
-    changes = set()
-    if factor is not None:
-        there = index != MISSING
-        changes |= {"rescaled"} if _varies(np.abs(factor[there])) else set()
-        changes |= {"flipped"} if (factor[there] < 0).any() else set()
-        if not changes:
-            factor = None
-        elif changes == {"flipped"}:
-            factor = np.sign(factor)
-    inverse = None if factor is None else (1 / factor).astype(np.float32)
-    ahead = None if factor is None else factor.astype(np.float32)
-    return Channels(Move(index, ahead), Move(index), Move(index, inverse), frozenset(changes))
+    free = made.cosines + read.cosines
+    free = np.abs(free) if activation == LINEAR else free
+    least = _LEAST * sum(each.layers for each in products.values())
+    index = np.where(products[HELD].cosines + free < least, MISSING, index)
+    factor, changes = _factors(made, read, index, activation)
+    changes |= {JOINED} if joints is not None else set()
+    factors = {MAKER: factor, HELD: None, READER: None if factor is None else 1 / factor}
+    moves = {}
+    for role in ROLES:
+        also = joints.others(index) if joints is not None and role == summed else []
+        moves[role] = _move(index, factors[role], joints, also)
+    return HiddenMoves(moves, frozenset(changes))
 
 
-def _products(
-    layers: list[_Layer], index: Indices, role: str
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Cosines summed, how many, and the logarithms' two parts: inner products and squares."""
-    size = len(index)
-    cosines, count = np.zeros(size), np.zeros(size)
-    inner, square = np.zeros(size), np.zeros(size)
-    for layer in layers:
-        if layer.role != role:
-            continue
-        one, two = layer.two[0], layer.two[1][np.maximum(index, 0)]
-        along = np.einsum("ij,ij->i", one, two, dtype=np.float64)
-        sizes = [np.einsum("ij,ij->i", x, x, dtype=np.float64) for x in (one, two)]
-        cosines += along / np.maximum(np.sqrt(sizes[0] * sizes[1]), _TINY)
-        count += 1
-        inner += along
-        square += sizes[1]
-    return cosines, count, inner, square
+def _move(
+    index: Indices,
+    factor: Floats | None,
+    joints: Joints | None,
+    also: Sequence[tuple[Indices, npt.NDArray[np.floating]]],
+) -> Move:
+    """A gather, and what is added to it."""
+    places = index if joints is None else joints.places(index)
+    size = np.ones(len(index)) if factor is None else factor
+    more = tuple(Move(at, (share * size).astype(np.float32)) for at, share in also)
+    return Move(places, None if factor is None else factor.astype(np.float32), also=more).rounded()
 
 
 def _factors(
-    made: tuple[Floats, Floats, Floats, Floats],
-    read: tuple[Floats, Floats, Floats, Floats],
-    *,
-    signed: bool,
-) -> Floats:
-    """What makes a channel is multiplied by its factor, what reads it divided.
+    made: _Products, read: _Products, index: Indices, activation: str
+) -> tuple[Floats | None, set[str]]:
+    """What makes a channel is multiplied by its factor, what reads it divided; None: by 1.
 
     Each by regression on the anchor; damage draws both in alike, so their ratio is not biased.
     """
-    logs = np.zeros(len(made[0]))
-    for part, way in ((made, 1.0), (read, -1.0)):
-        ratio = np.abs(part[2]) / np.maximum(part[3], _TINY)
-        logs += way * np.log(np.maximum(ratio, _TINY)) * (part[1] > 0)
-    logs /= np.maximum((made[1] > 0).astype(float) + (read[1] > 0), 1)
-    sign = np.where(made[0] + read[0] < 0, -1.0, 1.0) if signed else 1.0
-    return np.asarray(sign * np.exp(np.clip(logs, -_REACH, _REACH)))
-
-
-def _varies(factors: Floats) -> bool:
-    """Whether factors are more than noise: a tenth of them is off."""
-    return bool(len(factors)) and bool(np.quantile(np.abs(np.log(factors)), 0.9) > _EQUAL)
+    if activation not in (LINEAR, RELU):
+        return None, set()
+    logs = (made.logs - read.logs) / max(bool(made.layers) + bool(read.layers), 1)
+    there = index != MISSING
+    turned = (made.cosines + read.cosines < 0) & (activation == LINEAR)
+    changes = {FLIPPED} if turned[there].any() else set()
+    sign = np.where(turned, -1.0, 1.0)
+    if there.any() and np.quantile(np.abs(logs[there]), 0.9) > _EQUAL:
+        return sign * np.exp(np.clip(logs, -_REACH, _REACH)), changes | {RESCALED}
+    return (sign if changes else None), changes

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuralmark.anchors.aligning.assigning import require_within
+from neuralmark.anchors.aligning.contract import PERMUTED
 from neuralmark.anchors.aligning.heads import (
     KEY,
     OUTPUT,
@@ -14,17 +16,18 @@ from neuralmark.anchors.aligning.heads import (
     Parts,
     align_heads,
 )
-from neuralmark.anchors.aligning.hidden import align_hidden
-from neuralmark.anchors.aligning.sides import Both, Gains, streamed
+from neuralmark.anchors.aligning.hidden import HELD, align_hidden, sides_of
+from neuralmark.anchors.aligning.sides import BothModels, Gains, streamed
 from neuralmark.anchors.moves import MISSING, Move
+from neuralmark.errors import AlignLimitError
 from neuralmark.structures.structure import HIDDEN, Attention, Group, Side
 
-PERMUTED = "permuted"
+ROTATED = "rotated"
 _SIZES = range(8, 257, 2)
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class AxisRun:
     """How some channels of one axis of a tensor become the anchor's."""
 
     side: Side
@@ -34,54 +37,58 @@ class Run:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class StreamView:
     """The residual stream as it is seen at present."""
 
     turn: Move
     gains: Gains
     likeness: float
+    plus: float = 0.0
+    """What was added to the stored gains."""
 
 
 Layer = Attention | Group
 
 
-def layers_of(both: Both) -> list[Layer]:
+def layers_of(both: BothModels) -> list[Layer]:
     """All parts of the model that lie between two layers of the stream."""
     hidden = [group for group in both.structure.groups if group.kind == HIDDEN]
     return [*both.structure.attentions, *hidden]
 
 
-def align_layer(both: Both, layer: Layer, view: View, limit: int) -> list[Run]:
-    """What is found out of one layer; nothing where too little of it is there."""
-    if isinstance(layer, Group):
-        return list(_hidden(both, layer, view, limit))
-    return list(_attention(both, layer, view))
+def align_layer(both: BothModels, layer: Layer, view: StreamView, limit: int) -> list[AxisRun]:
+    """What is found out of one layer; nothing where it does not fit, or is beyond the limit."""
+    try:
+        if isinstance(layer, Group):
+            return list(_hidden(both, layer, view, limit))
+        return list(_attention(both, layer, view, limit))
+    except (ValueError, AlignLimitError):  # shapes that do not fit together
+        return []
 
 
-def _hidden(both: Both, group: Group, view: View, limit: int) -> Iterator[Run]:
+def _hidden(both: BothModels, group: Group, view: StreamView, limit: int) -> Iterator[AxisRun]:
     found = align_hidden(both, group, view.turn, view.gains, limit)
     if found is None:
         return
-    changes = found.changes | _moved(found.held)
-    made = [side for producer in group.producers for side in producer.sides]
-    for sides, move in (
-        (made, found.makers),
-        (group.riders, found.held),
-        (group.consumers, found.readers),
-    ):
+    changes = found.changes | ({PERMUTED} if out_of_order(found.moves[HELD]) else set())
+    for role, sides in sides_of(group).items():
         for side in sides:
             if both.has(side.tensor):
-                yield Run(side, group.size, move, frozenset(changes))
+                yield AxisRun(side, group.size, found.moves[role], frozenset(changes))
 
 
-def _moved(move: Move) -> set[str]:
+def out_of_order(move: Move) -> bool:
+    """Whether a gather changes the order of channels."""
     assert move.index is not None
-    there = move.index != MISSING
-    return {PERMUTED} if (move.index != np.arange(len(there)))[there].any() else set()
+    return bool((np.diff(move.index[move.index != MISSING]) < 0).any())
 
 
-def _attention(both: Both, layer: Attention, view: View) -> Iterator[Run]:
+def _attention(
+    both: BothModels, layer: Attention, view: StreamView, limit: int
+) -> Iterator[AxisRun]:
     parts = _parts(both, layer, view)
+    for one, two in parts.values():
+        require_within(len(one), len(two), limit)
     found = _likest(layer, parts)
     if found is None:
         return
@@ -90,10 +97,16 @@ def _attention(both: Both, layer: Attention, view: View) -> Iterator[Run]:
     for part, move in found.moves.items():
         for side in sides[part]:
             if both.has(side.tensor):
-                yield Run(side, lengths[part], move, found.changes)
+                yield AxisRun(side, lengths[part], move, _changes(found))
 
 
-def _parts(both: Both, layer: Attention, view: View) -> Parts:
+def _changes(found: HeadMoves) -> frozenset[str]:
+    moves = found.moves.values()
+    words = {PERMUTED} if any(map(out_of_order, moves)) else set()
+    return frozenset(words | ({ROTATED} if any(x.blocks is not None for x in moves) else set()))
+
+
+def _parts(both: BothModels, layer: Attention, view: StreamView) -> Parts:
     wanted = {
         QUERY: (layer.query[0], layer.queries),
         KEY: (layer.key[0], layer.keys),

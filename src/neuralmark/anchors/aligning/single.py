@@ -8,8 +8,17 @@ end is kept.
 from neuralmark.anchors.aligning.assigning import require_within
 from neuralmark.anchors.aligning.contents import balanced, laid
 from neuralmark.anchors.aligning.contract import Aligned
-from neuralmark.anchors.aligning.finishing import finished
-from neuralmark.anchors.aligning.fitting import Bundle, Fit, Order, Piece, Puzzle, fit, guessed
+from neuralmark.anchors.aligning.finishing import Axis, aligned, kept_orders
+from neuralmark.anchors.aligning.fitting import (
+    Bundle,
+    Fit,
+    Order,
+    Puzzle,
+    PuzzlePiece,
+    fit,
+    fits,
+    guessed,
+)
 from neuralmark.anchors.moves import Move
 from neuralmark.structures.structure import Array
 
@@ -21,18 +30,29 @@ def align_single(
     values: Array, anchor: Array, limit: int, known: tuple[Move | None, Move | None] = (None, None)
 ) -> Aligned:
     """Order and signs of rows and columns; axes whose move is known (a gather) keep it."""
-    if values.ndim < 2 or values.shape[2:] != anchor.shape[2:]:
-        raise ValueError("a tensor of two axes or more, with the anchor's kernel positions")
+    if not can_be(values.shape, anchor.shape):
+        raise ValueError(f"a tensor of the shape {values.shape} cannot be one of {anchor.shape}")
     for axis in (0, 1):
         require_within(anchor.shape[axis], values.shape[axis], limit)
-    puzzle = _puzzle(values, anchor)
     fixed = {axis: _order(move) for axis, move in enumerate(known) if move is not None}
-    return finished(puzzle, _best(puzzle, fixed), {"": values}, {"": anchor})[""]
+    return aligned(_axes(_puzzle(values, anchor), fixed), values, anchor)
+
+
+def can_be(shape: tuple[int, ...], anchor: tuple[int, ...]) -> bool:
+    """Whether a tensor may be another with channels moved, added or taken away."""
+    fits = len(shape) == len(anchor) >= 2 and shape[2:] == anchor[2:]
+    return fits and 0 not in (*shape, *anchor)
+
+
+def _axes(puzzle: Puzzle, fixed: dict[int, Order]) -> list[Axis]:
+    best = _best(puzzle, fixed)
+    kept = kept_orders(puzzle, best)
+    return [Axis(kept[axis], best.signs[0][axis]) for axis in (0, 1)]
 
 
 def _puzzle(values: Array, anchor: Array) -> Puzzle:
     one, two = balanced(laid(anchor)), balanced(laid(values))
-    piece = Piece("", one, two, (0, 1))
+    piece = PuzzlePiece("", one, two, (0, 1))
     sizes = zip(one.shape[:2], two.shape[:2], strict=True)
     return Puzzle((piece,), tuple(Bundle(a, b, ((0, n),)) for n, (a, b) in enumerate(sizes)))
 
@@ -48,8 +68,10 @@ def _best(puzzle: Puzzle, fixed: dict[int, Order]) -> Fit:
         return fit(puzzle, {}, fixed)
     best: Fit | None = None
     for number, bundle in enumerate(puzzle.bundles):
-        if bundle.anchor == bundle.suspect:
-            best = _likest(best, fit(puzzle, {number: Order.same(bundle.anchor)}))
+        start = {number: Order.same(bundle.anchor)}
+        better = best is None or best.score < _GOOD
+        if better and bundle.anchor == bundle.suspect and fits(puzzle, start):
+            best = _likest(best, fit(puzzle, start))
     for number in (0, 1):
         if best is None or best.score < _GOOD:
             best = _likest(best, fit(puzzle, {number: guessed(puzzle, number)}))

@@ -7,17 +7,20 @@ other side of it is in order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from neuralmark.anchors.aligning.assigning import matched
-from neuralmark.anchors.aligning.sides import Both, Floats, Gains, Two
+from neuralmark.anchors.aligning.sides import BothModels, Floats, Gains, Two, with_gain
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import Array, Indices, Side
 
 _LEAST = 0.02
 """Channels less alike than this are not the same."""
+_CHANCE = 6.0
+"""What is no more alike than this many deviations of chance is not matched channel by channel."""
+_FLAT = 1e-14
 _TINY = 1e-12
 
 
@@ -28,6 +31,7 @@ class Moments:
     cross: Floats
     one: Floats
     two: Floats
+    rows: list[int] = field(default_factory=list)
 
     @classmethod
     def empty(cls, one: int, two: int) -> "Moments":
@@ -40,26 +44,46 @@ class Moments:
         if min(sizes) < _TINY:
             return
         one, two = one / np.float32(sizes[0]), two / np.float32(sizes[1])
+        self.rows.append(len(one))
         self.cross[...] += one.T @ two
         self.one[...] += np.einsum("ij,ij->j", one, one)
         self.two[...] += np.einsum("ij,ij->j", two, two)
 
-    def order(self) -> Move:
-        """The signed permutation that suits them best."""
+    def turns(self) -> Iterator[Move]:
+        """What the suspect's stream may have been through; nothing where nothing was seen."""
+        if not self.rows:
+            return
         alike = self.cross / np.maximum(np.sqrt(np.outer(self.one, self.two)), _TINY)
+        usual = float(np.median(np.abs(alike).max(axis=1)))
+        if usual > _CHANCE / sum(self.rows) ** 0.5:  # else the channels are mixed, or others
+            yield self._order(alike)
+        yield self._rotation()
+
+    def _order(self, alike: Floats) -> Move:
+        """The signed permutation that suits them best."""
         index = matched(lambda rows: np.abs(alike[rows]), *alike.shape).index
         held = alike[np.arange(len(index)), np.maximum(index, 0)]
         index = np.where(np.abs(held) < _LEAST, MISSING, index)
         turned = (held < 0) & (index != MISSING)
         return Move(index, np.where(turned, -1, 1).astype(np.float32) if turned.any() else None)
 
-    def rotation(self) -> Move:
+    def _rotation(self) -> Move:
         """The orthogonal matrix that suits them best (Procrustes)."""
-        left, _, right = np.linalg.svd(self.cross, full_matrices=False)
-        return Move(matrix=(left @ right).astype(np.float32)).rounded()
+        return Move(matrix=nearest_rotation(self.cross).astype(np.float32)).rounded()
 
 
-def fixed_rows(both: Both, tokens: Indices | None, gains: Gains) -> Iterator[Two]:
+def nearest_rotation(matrix: Floats) -> Floats:
+    """The orthogonal matrix that is most like this one."""
+    if matrix.shape[0] != matrix.shape[1]:
+        left, _, right = np.linalg.svd(matrix, full_matrices=False)
+        return np.asarray(left @ right)
+    square, turn = np.linalg.eigh(matrix.T @ matrix)  # faster than a decomposition of the matrix
+    root = np.sqrt(np.maximum(square, _FLAT * max(float(square[-1]), _TINY)))
+    found = (matrix @ turn / root) @ turn.T
+    return np.asarray(1.5 * found - 0.5 * found @ (found.T @ found))
+
+
+def fixed_rows(both: BothModels, tokens: Indices | None, gains: Gains) -> Iterator[Two]:
     """Rows along the stream that lie in the same place in both models, whatever was done inside.
 
     `tokens` says where the suspect has each token of the anchor; None: where the anchor has it.
@@ -68,8 +92,7 @@ def fixed_rows(both: Both, tokens: Indices | None, gains: Gains) -> Iterator[Two
     scored = set() if vocabulary is None else vocabulary.tensors()
     for side in _outer(both):
         one, two = (_along(x, side) for x in both.whole(side.tensor))
-        if side.tensor in gains:
-            one, two = one * gains[side.tensor][0], two * gains[side.tensor][1]
+        one, two = with_gain((one, two), gains.get(side.tensor))
         if side.tensor in scored:
             rows = both.anchor.entry(side.tensor).kept_rows
             place = rows if tokens is None else tokens[rows]
@@ -79,7 +102,7 @@ def fixed_rows(both: Both, tokens: Indices | None, gains: Gains) -> Iterator[Two
             yield one, two
 
 
-def _outer(both: Both) -> Iterator[Side]:
+def _outer(both: BothModels) -> Iterator[Side]:
     """Sides of the stream in tensors that touch nothing else that moves."""
     inner = set().union(*(layer.tensors() for layer in both.structure.attentions))
     stream = both.stream
@@ -87,10 +110,8 @@ def _outer(both: Both) -> Iterator[Side]:
         inner |= group.tensors() if group is not stream else set()
     for side in stream.sides():
         name = side.tensor
-        if name not in inner and name in both.suspects and name in both.anchor:
-            shape = both.anchor.entry(name).shape
-            if len(shape) > 1 and len(shape) == both.suspects[name].ndim:
-                yield side
+        if name not in inner and both.shares(name) and len(both.anchor.entry(name).shape) > 1:
+            yield side
 
 
 def _along(values: Array, side: Side) -> Array:

@@ -10,9 +10,9 @@ from collections.abc import Collection
 
 from neuralmark.anchors.aligning.axes import aligned
 from neuralmark.anchors.aligning.contract import Aligned
-from neuralmark.anchors.aligning.layers import Run, align_layer, layers_of
-from neuralmark.anchors.aligning.sides import Both
-from neuralmark.anchors.aligning.turning import found_view
+from neuralmark.anchors.aligning.layers import AxisRun, align_layer, layers_of
+from neuralmark.anchors.aligning.sides import BothModels
+from neuralmark.anchors.aligning.turning import StreamSearch, stream_width
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.structures.structure import Weights
 
@@ -24,13 +24,17 @@ def align_transformer(
     structure = anchor.skeleton.structure
     if structure is None or not structure.attentions:
         return {}
-    both = Both(suspects, anchor, structure)
-    view = found_view(both, limit)
+    both = BothModels(suspects, anchor, structure)
+    if not 0 < both.stream.size * stream_width(both) <= limit:
+        return {}
+    search = StreamSearch(both, limit)
+    view = search.view()
     wanted = [name for name in names if both.has(name)]
-    runs: dict[str, list[Run]] = {name: [] for name in wanted}
+    runs: dict[str, list[AxisRun]] = {name: [] for name in wanted}
     for layer in layers_of(both):
         if layer.tensors() & runs.keys():
-            for run in align_layer(both, layer, view, limit):
+            known = search.runs.get(layer.name)
+            for run in align_layer(both, layer, view, limit) if known is None else known:
                 if run.side.tensor in runs:
                     runs[run.side.tensor].append(run)
     found = {name: aligned(both, name, runs[name], view) for name in wanted}

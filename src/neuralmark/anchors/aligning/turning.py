@@ -9,135 +9,159 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from neuralmark.anchors.aligning.layers import View, align_layer, layers_of
-from neuralmark.anchors.aligning.sides import Both, Gains, Two, streamed
+from neuralmark.anchors.aligning.fingerprints import match_vectors
+from neuralmark.anchors.aligning.hidden import HELD, MAKER, READER, sides_of
+from neuralmark.anchors.aligning.layers import AxisRun, StreamView, align_layer, layers_of
+from neuralmark.anchors.aligning.sides import BothModels, Two, folded, streamed, unit_rows
 from neuralmark.anchors.aligning.streams import Moments, fixed_rows
-from neuralmark.anchors.aligning.vocabulary import match_tokens
-from neuralmark.anchors.aligning.witnesses import likeness
+from neuralmark.anchors.aligning.vocabulary import renumbered
+from neuralmark.anchors.aligning.witnesses import Witnesses, inner_groups, products_of, spread
 from neuralmark.anchors.moves import MISSING, Move
-from neuralmark.structures.structure import Indices
+from neuralmark.structures.structure import OTHER, Group
 
-_CLEAR = 0.9
-"""A turn that makes the layers so alike needs no better one at first."""
 _DOUBTFUL = 0.5
 """Below this, tokens may have been numbered anew."""
 _ROUNDS = 3
 _LAYERS = 8
 """So many layers polish the stream."""
 _BETTER = 1e-3
+_FREE, _FREER = 0.01, 0.1
+"""By so much must a rotation be liker than an order; the second is a share of what lacks."""
+
+LayerRuns = dict[str, list[AxisRun]]
+"""By the name of the layer."""
 
 
-def found_view(both: Both, limit: int) -> View:
-    """The stream from what lies at the model's edges, then from everything."""
-    view = _first(both)
-    for _ in range(_ROUNDS):
-        better = _polished(both, view, limit)
-        if better.likeness <= view.likeness + _BETTER:
-            break
-        view = better
-    return view
+class StreamSearch:
+    """The search for a turn: what is compared, and what was found last."""
+
+    def __init__(self, both: BothModels, limit: int) -> None:
+        """Nothing is found yet."""
+        self.both, self.limit = both, limit
+        self.width = stream_width(both)
+        self.runs: LayerRuns = {}
+        """Layers that were aligned under the view that was found."""
+        self._products = products_of(both)
+        self._witnesses = Witnesses(both, self._products)
+
+    def view(self) -> StreamView:
+        """The stream from what lies at the model's edges, then from everything."""
+        view = self._first()
+        for _ in range(_ROUNDS):
+            better = self._polished(view)
+            if better is view:
+                break
+            view, self.runs = better, {}
+        return view
+
+    def _first(self) -> StreamView:
+        best = StreamView(Move.same(self.both.stream.size), self.both.gains(0.0), -1.0)
+        for plus in _offsets(self.both):
+            for stage in (self._placed, self._unnumbered, self._renumbered, self._inside):
+                for turn in stage(plus):
+                    best = self._liker(best, turn, plus)
+                if best.likeness >= _DOUBTFUL:
+                    break
+        return best
+
+    def _liker(self, best: StreamView, turn: Move, plus: float) -> StreamView:
+        """The better of the present view and another turn, which must be clearly better."""
+        alike = self._witnesses.likeness(turn, self.width, plus)
+        view = StreamView(turn, self.both.gains(plus), alike, plus)
+        return view if _score(view) > _score(best) + _BETTER else best
+
+    def _placed(self, plus: float) -> Iterator[Move]:
+        """As it is, then by everything that lies where it lay."""
+        if self.both.stream.size == self.width:
+            yield Move.same(self.width)
+        yield from self._fitted(fixed_rows(self.both, None, self.both.gains(plus)))
+
+    def _unnumbered(self, plus: float) -> Iterator[Move]:
+        """By all that, but for tokens."""
+        vocabulary = self.both.structure.vocabulary
+        if vocabulary is not None:
+            nowhere = np.full(vocabulary.size, MISSING, np.intp)
+            yield from self._fitted(fixed_rows(self.both, nowhere, self.both.gains(plus)))
+
+    def _renumbered(self, plus: float) -> Iterator[Move]:
+        """By tokens that are found anew."""
+        gains = self.both.gains(plus)
+        tokens = renumbered(self.both, self._products, gains, self.limit)
+        if tokens is not None:
+            yield from self._fitted(fixed_rows(self.both, tokens, gains))
+
+    def _inside(self, plus: float) -> Iterator[Move]:
+        """By the layers alone: channels of MLPs, told apart by what other layers make of them."""
+        yield from self._fitted(
+            pair
+            for group in spread(inner_groups(self.both))
+            for pair in self._channels(group, plus)
+        )
+
+    def _channels(self, group: Group, plus: float) -> Iterator[Two]:
+        """Channels of one group that belong together, as rows along the stream."""
+        gains = self.both.gains(plus)
+        sides = sides_of(group)
+        exact = sides[HELD] or sides[MAKER] + sides[READER] * (group.activation == OTHER)
+        rows = [
+            tuple(folded(self.both, side, group.size, gains, model) for model in (0, 1))
+            for side in exact
+            if self.both.has(side.tensor) and len(self.both.anchor.entry(side.tensor).shape) == 2
+        ]
+        if not rows or len({tuple(map(len, two)) for two in rows}) > 1:
+            return
+        if len(rows[0][0]) * len(rows[0][1]) > self.limit:
+            return
+        units = [(unit_rows(one), unit_rows(two)) for one, two in rows]
+        forms = [two[0] for two in units], [two[1] for two in units]
+        index = match_vectors(self.both, self._products, gains, forms)
+        if index is not None:
+            there = index != MISSING
+            yield from ((one[there], two[index[there]]) for one, two in units)
+
+    def _fitted(self, rows: Iterable[Two]) -> Iterator[Move]:
+        """The permutation and the rotation that suit these rows best; none without rows."""
+        moments = Moments.empty(self.both.stream.size, self.width)
+        for one, two in rows:
+            if (one.shape[1], two.shape[1]) == moments.cross.shape:
+                moments.add(one, two)
+        yield from moments.turns()
+
+    def _polished(self, view: StreamView) -> StreamView:
+        """The stream from many layers, each in the order that the present view gives it."""
+        both, plain = self.both, Move.same(self.width)
+        stream, parts = both.stream.tensors(), layers_of(both)
+        moments = Moments.empty(both.stream.size, self.width)
+        for layer in parts[:: max(1, -(-len(parts) // _LAYERS))]:
+            self.runs[layer.name] = align_layer(both, layer, view, self.limit)
+            for run in self.runs[layer.name]:
+                name = run.side.tensor
+                if name in stream and len(both.anchor.entry(name).shape) == 2:
+                    one, two = streamed(both, run.side, run.length, plain, view.gains)
+                    moments.add(one, run.move.of(two, 0))
+        best = view
+        for turn in moments.turns():
+            best = self._liker(best, turn, view.plus)
+        return best
 
 
-def stream_width(both: Both) -> int:
+def _score(view: StreamView) -> float:
+    """Likeness, less what a rotation gains by fitting the damage, too."""
+    free = view.turn.index is None
+    return view.likeness - free * (_FREE + _FREER * (1 - view.likeness))
+
+
+def stream_width(both: BothModels) -> int:
     """How many channels the suspect's stream has: the most frequent length among its sides."""
     found = [
-        both.suspects[side.tensor].shape[side.axis]
+        both.shape(side.tensor)[side.axis]
         for side in both.stream.sides()
-        if side.tensor in both.suspects and both.suspects[side.tensor].ndim > side.axis
+        if both.shares(side.tensor)
     ]
     return max(sorted(set(found)), key=found.count) if found else both.stream.size
 
 
-def _first(both: Both) -> View:
-    """The turn under which the layers are most alike."""
-    best = View(Move.same(both.stream.size), both.gains(0.0), -1.0)
-    for plus in _offsets(both):
-        gains = both.gains(plus)
-        for stage in (_plain, _placed, _unnumbered, _renumbered):
-            for turn in stage(both, gains):
-                best = _liker(best, View(turn, gains, likeness(both, turn, gains)))
-            if best.likeness >= (_CLEAR if stage is _plain else _DOUBTFUL):
-                break
-    return best
-
-
-def _offsets(both: Both) -> tuple[float, ...]:
+def _offsets(both: BothModels) -> tuple[float, ...]:
     """What may be added to the stored gains: names do not tell Gemma from Llama."""
     rotary = any(layer.rotary for layer in both.structure.attentions)
     return (0.0, 1.0) if rotary and both.structure.gains else (0.0,)
-
-
-def _liker(one: View | None, two: View) -> View:
-    """The second only where it is clearly better."""
-    return two if one is None or two.likeness > one.likeness + _BETTER else one
-
-
-def _plain(both: Both, gains: Gains) -> Iterator[Move]:
-    """As it is."""
-    if both.stream.size == stream_width(both):
-        yield Move.same(both.stream.size)
-
-
-def _placed(both: Both, gains: Gains) -> Iterator[Move]:
-    """By everything that lies where it lay."""
-    return _fitted(both, fixed_rows(both, None, gains))
-
-
-def _unnumbered(both: Both, gains: Gains) -> Iterator[Move]:
-    """By all that, but for tokens."""
-    vocabulary = both.structure.vocabulary
-    if vocabulary is not None:
-        nowhere = np.full(vocabulary.size, MISSING, np.intp)
-        yield from _fitted(both, fixed_rows(both, nowhere, gains))
-
-
-def _renumbered(both: Both, gains: Gains) -> Iterator[Move]:
-    """By tokens that are found anew."""
-    tokens = _tokens(both)
-    if tokens is not None:
-        yield from _fitted(both, fixed_rows(both, tokens, gains))
-
-
-def _fitted(both: Both, rows: Iterable[Two]) -> Iterator[Move]:
-    """The permutation and the rotation that suit these rows best; none without rows."""
-    one, two = both.stream.size, stream_width(both)
-    moments = Moments.empty(one, two)
-    for pair in rows:
-        if pair[0].shape[1] == one and pair[1].shape[1] == two:
-            moments.add(*pair)
-    if moments.one.any() and moments.two.any():
-        yield moments.order()
-        yield moments.rotation()
-
-
-def _tokens(both: Both) -> Indices | None:
-    """Where the suspect has the tokens of which the anchor keeps the embeddings."""
-    vocabulary = both.structure.vocabulary
-    if vocabulary is None:
-        return None
-    name = vocabulary.inputs[0].tensor
-    if name not in both.suspects or name not in both.anchor:
-        return None
-    one, two = both.whole(name)
-    tokens = np.full(vocabulary.size, MISSING, np.intp)
-    tokens[both.anchor.entry(name).kept_rows] = match_tokens(one, two)[0]
-    return tokens
-
-
-def _polished(both: Both, view: View, limit: int) -> View:
-    """The stream from all layers, each in the order that the present view gives it."""
-    one, two = both.stream.size, stream_width(both)
-    plain, stream = Move.same(two), both.stream.tensors()
-    parts = layers_of(both)
-    moments = Moments.empty(one, two)
-    for layer in parts[:: max(1, -(-len(parts) // _LAYERS))]:
-        for run in align_layer(both, layer, view, limit):
-            name = run.side.tensor
-            if name in stream and len(both.anchor.entry(name).shape) == 2:
-                mine, theirs = streamed(both, run.side, run.length, plain, view.gains)
-                moments.add(mine, run.move.of(theirs, 0))
-    best = view
-    if moments.one.any():
-        for turn in (moments.order(), moments.rotation()):
-            best = _liker(best, View(turn, view.gains, likeness(both, turn, view.gains)))
-    return best

@@ -1,76 +1,73 @@
 """Tokens that were numbered anew (pure).
 
-A rotated stream keeps the inner products of the tokens' embeddings. How these are spread, for one
-token against all, tells tokens apart well enough for a first guess; then stream and tokens put each
-other in order, in turns.
+Their embeddings alone tell little when the stream was rotated too. What the layers make of them
+tells them apart; then stream and tokens put each other in order, in turns.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from neuralmark.anchors.aligning.assigning import matched
-from neuralmark.anchors.aligning.hidden import sketched
-from neuralmark.anchors.aligning.sides import Floats, unit_rows
-from neuralmark.anchors.aligning.streams import Moments
+from neuralmark.anchors.aligning.fingerprints import match_vectors
+from neuralmark.anchors.aligning.sides import BothModels, Gains, Two, sketched, unit_rows, with_gain
+from neuralmark.anchors.aligning.streams import Moments, nearest_rotation
+from neuralmark.anchors.aligning.witnesses import LayerProduct
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import Array, Indices
 
-_SAMPLE = 4096
-"""Tokens against which a token is held."""
-_QUANTILES = 32
-_ROUNDS = 30
-_TINY = 1e-12
+_ROUNDS = 5
+_ENOUGH = 1.5
+"""Tokens for each channel of the stream with which the two can put each other in order."""
 
 
-def match_tokens(one: Array, two: Array) -> tuple[Indices, Move]:
-    """For each row of the anchor's embeddings one of the suspect's; and the stream's rotation."""
-    index = _neighbours(*_standard(_profiles(one), _profiles(two)))
-    turn, before = Move.same(one.shape[1]), index
-    for _ in range(_ROUNDS):
-        turn = _turn(one, two, index)
-        before, index = index, nearest_tokens(one, turn.of(two, 1))
-        if np.array_equal(before, index):
-            break
-    return index, turn
+def renumbered(
+    both: BothModels, products: Sequence[LayerProduct], gains: Gains, limit: int
+) -> Indices | None:
+    """Where the suspect has each token of which the anchor keeps the embedding; else MISSING."""
+    vocabulary = both.structure.vocabulary
+    forms = [] if vocabulary is None else _forms(both, gains)
+    if vocabulary is None or not forms or len(forms[0][0]) * len(forms[0][1]) > limit:
+        return None
+    index = match_vectors(both, products, gains, ([x[0] for x in forms], [x[1] for x in forms]))
+    if index is None:
+        return None
+    tokens = np.full(vocabulary.size, MISSING, np.intp)
+    rows = both.anchor.entry(vocabulary.inputs[0].tensor).kept_rows
+    tokens[rows] = _settled(*forms[0], index)
+    return tokens
+
+
+def _forms(both: BothModels, gains: Gains) -> list[Two]:
+    """Embeddings, and what else has a row along the stream for each of the same tokens."""
+    assert both.structure.vocabulary is not None
+    found: list[Two] = []
+    for side in both.structure.vocabulary.sides():
+        name = side.tensor
+        if side.axis or not both.shares(name) or len(both.anchor.entry(name).shape) != 2:
+            continue
+        one, two = with_gain(both.whole(name), gains.get(name))
+        if not found or (one.shape, two.shape) == (found[0][0].shape, found[0][1].shape):
+            found.append((one, two))
+    return found
 
 
 def nearest_tokens(one: Array, two: Array) -> Indices:
     """Tokens by their embeddings along a stream that is the anchor's already."""
-    mine, theirs = unit_rows(sketched(one)), unit_rows(sketched(two))
+    mine, theirs = (sketched([unit_rows(x)]) for x in (one, two))
     return matched(lambda rows: mine[rows] @ theirs.T, len(mine), len(theirs)).index
 
 
-def _turn(one: Array, two: Array, index: Indices) -> Move:
-    moments = Moments.empty(one.shape[1], two.shape[1])
-    there = index != MISSING
-    moments.add(one[there], two[index[there]])
-    return moments.rotation()
-
-
-def _profiles(values: Array) -> Floats:
-    """How the inner products of each row with all are spread."""
-    scale = max(float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))), _TINY)
-    rows = values / np.float32(scale)
-    sample = rows[np.arange(min(_SAMPLE, len(rows))) * len(rows) // min(_SAMPLE, len(rows))]
-    levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-    found = []
-    for start in range(0, len(rows), _SAMPLE):
-        part = rows[start : start + _SAMPLE]
-        spread = np.quantile(part @ sample.T, levels, axis=1).T
-        found.append(np.column_stack([np.square(part, dtype=np.float64).sum(axis=1), spread]))
-    return np.concatenate(found)
-
-
-def _standard(one: Floats, two: Floats) -> tuple[Floats, Floats]:
-    """Every number in units of its own spread."""
-    middle, spread = np.median(one, axis=0), np.maximum(one.std(axis=0), _TINY)
-    return (one - middle) / spread, (two - middle) / spread
-
-
-def _neighbours(one: Floats, two: Floats) -> Indices:
-    """Rows that are each other's nearest."""
-    squares = np.square(two).sum(axis=1)
-
-    def blocks(rows: Indices) -> Floats:
-        return np.asarray(2 * one[rows] @ two.T - squares)
-
-    return matched(blocks, len(one), len(two)).index
+def _settled(one: Array, two: Array, index: Indices) -> Indices:
+    """Tokens and stream put each other in order, where there are tokens enough."""
+    if len(one) < _ENOUGH * one.shape[1]:
+        return index
+    for _ in range(_ROUNDS):
+        before, there = index, index != MISSING
+        moments = Moments.empty(one.shape[1], two.shape[1])
+        moments.add(one[there], two[index[there]])
+        turn = Move(matrix=nearest_rotation(moments.cross).astype(np.float32))
+        index = nearest_tokens(one, turn.of(two, 1))
+        if (before == index).mean() > 0.99:
+            break
+    return index

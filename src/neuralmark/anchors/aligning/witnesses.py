@@ -1,68 +1,160 @@
-"""Products of layers that judge how well a stream was turned back (pure).
+"""Products of layers: what reads the stream, and what writes of it again (pure).
 
-What reads the stream and writes it again (values and outputs, an MLP's two layers) makes the same
-of the same vectors, whatever was done to the channels between: no order is needed to compare them.
+Values and outputs, queries and keys, an MLP's two layers: each product makes the same of the same
+vectors, whatever was done to the channels between. So no order is needed to compare two models: the
+products judge how well a stream was turned back, and what they make of a token tells it from others
+though stream and tokens were both changed.
 """
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from neuralmark.anchors.aligning.sides import Both, Gains, Two, cosine, signs, streamed
-from neuralmark.anchors.moves import Move
-from neuralmark.structures.structure import HIDDEN, Attention, Group, Side
+from neuralmark.anchors.aligning.sides import BothModels, Gains, cosine, folded, levelled, signs
+from neuralmark.anchors.moves import MISSING, Move
+from neuralmark.structures.structure import HIDDEN, Array, Attention, Group, Side
+
+Part = TypeVar("Part")
 
 _PROBES = 32
 _LAYERS = 3
 """Of each kind, so many layers are asked."""
 
-Product = tuple[Side, Side, int]
-"""What reads, what writes, and how many channels lie between."""
+
+@dataclass(frozen=True)
+class LayerProduct:
+    """Two layers, by what they have between them: B = secondᵀ · first."""
+
+    first: Side
+    second: Side
+    lengths: tuple[int, int]
+    """How many channels each of them has."""
+    size: int = 1
+    """They come in runs of this length; several of the second may meet one of the first."""
+
+    def load(self, both: BothModels, gains: Gains, model: int) -> tuple[Array, Array]:
+        """Both layers of the anchor's model (0) or the suspect's (1), gains folded in, levelled."""
+        first, second = self.lengths
+        return (
+            levelled(folded(both, self.first, first, gains, model)),
+            levelled(folded(both, self.second, second, gains, model)),
+        )
+
+    def ahead(self, layers: tuple[Array, Array], vectors: Array) -> Array:
+        """B · v for vectors as rows."""
+        made = vectors @ layers[0].T
+        runs = made.reshape(len(vectors), -1, self.size)
+        runs = np.repeat(runs, _share(layers), axis=1)
+        return np.asarray(runs.reshape(len(vectors), -1) @ layers[1])
+
+    def back(self, layers: tuple[Array, Array], vectors: Array) -> Array:
+        """Bᵀ · v for vectors as rows."""
+        made = vectors @ layers[1].T
+        runs = made.reshape(len(vectors), -1, _share(layers), self.size).sum(axis=2)
+        return np.asarray(runs.reshape(len(vectors), -1) @ layers[0])
 
 
-def likeness(both: Both, turn: Move, gains: Gains) -> float:
-    """Mean cosine of what the products of both models make of the same vectors."""
-    probes = signs(_PROBES, both.stream.size, "probes")
-    found = []
-    for first, second, length in _spread(_values(both)) + _spread(_hidden(both)):
-        reads = streamed(both, first, length, turn, gains)
-        writes = streamed(both, second, length, turn, gains)
-        if _fit(reads, writes):
-            answers = ((probes @ x.T) @ y for x, y in zip(reads, writes, strict=True))
-            found.append(cosine(*answers))
-    return float(np.mean(found)) if found else 0.0
+def _share(layers: tuple[Array, Array]) -> int:
+    """How many runs of the second layer meet one of the first, as queries meet values."""
+    return max(1, len(layers[1]) // max(len(layers[0]), 1))
 
 
-def _fit(reads: Two, writes: Two) -> bool:
-    return all(len(x) == len(y) for x, y in zip(reads, writes, strict=True))
+def products_of(both: BothModels) -> list[LayerProduct]:
+    """Of each kind a few that both models have, evenly spaced."""
+    return [
+        product
+        for kind in (_values(both), _queries(both), _hidden(both))
+        for product in spread(list(kind))
+    ]
 
 
-def _spread(products: list[Product]) -> list[Product]:
+class Witnesses:
+    """The products of two models, as judges; what the anchor's make of the probes is kept."""
+
+    def __init__(self, both: BothModels, products: Sequence[LayerProduct]) -> None:
+        """`products` are what the two models have in common."""
+        self._both, self._products = both, products
+        self._probes = signs(_PROBES, both.stream.size, "probes")
+        self._known: dict[tuple[int, float], Array] = {}
+
+    def likeness(self, turn: Move, width: int, plus: float) -> float:
+        """Mean cosine of what the products make of the same vectors of the anchor's stream.
+
+        `width` is the suspect's; `plus` is added to the gains.
+        """
+        gains = self._both.gains(plus)
+        there = backwards(turn, self._probes, width)
+        found = []
+        for place, product in enumerate(self._products):
+            if (place, plus) not in self._known:
+                layers = product.load(self._both, gains, 0)
+                self._known[place, plus] = product.ahead(layers, self._probes)
+            theirs = _answer(product, self._both, gains, there)
+            mine = self._known[place, plus]
+            found.append(0.0 if theirs is None else cosine(mine, turn.of(theirs, 1)))
+        return float(np.mean(found)) if found else 0.0
+
+
+def backwards(turn: Move, vectors: Array, width: int) -> Array:
+    """Vectors of the anchor's stream, as rows, in the suspect's, which is so wide."""
+    if turn.factor is not None:
+        vectors = vectors * turn.factor
+    if turn.matrix is not None:
+        return np.asarray(vectors @ turn.matrix)
+    assert turn.index is not None
+    there = turn.index != MISSING
+    made = np.zeros((len(vectors), width), np.float32)
+    made[:, turn.index[there]] = vectors[:, there]
+    return made
+
+
+def _answer(product: LayerProduct, both: BothModels, gains: Gains, vectors: Array) -> Array | None:
+    """What the suspect makes of vectors; none where its layers do not fit together."""
+    try:
+        return product.ahead(product.load(both, gains, 1), vectors)
+    except ValueError:
+        return None
+
+
+def spread(layers: Sequence[Part]) -> Sequence[Part]:
     """A few of them, evenly spaced."""
-    return products[:: max(1, -(-len(products) // _LAYERS))]
+    return layers[:: max(1, -(-len(layers) // _LAYERS))]
 
 
-def _values(both: Both) -> list[Product]:
-    return [
-        (layer.value[0], layer.output, layer.keys)
-        for layer in both.structure.attentions
-        if _plain(both, layer)
-    ]
+def _values(both: BothModels) -> Iterator[LayerProduct]:
+    for layer in both.structure.attentions:
+        value, output = layer.value[0], layer.output
+        if _known(both, layer, value, output):
+            yield LayerProduct(value, output, (layer.keys, layer.queries), layer.size or 1)
 
 
-def _plain(both: Both, layer: Attention) -> bool:
-    """Whether each value is read once, and both models have both layers."""
-    return layer.share == 1 and both.has(layer.value[0].tensor, layer.output.tensor)
+def _queries(both: BothModels) -> Iterator[LayerProduct]:
+    for layer in both.structure.attentions:
+        key, query = layer.key[0], layer.query[0]
+        if not layer.normed and _known(both, layer, key, query):
+            yield LayerProduct(key, query, (layer.keys, layer.queries), layer.size or 1)
 
 
-def _hidden(both: Both) -> list[Product]:
+def _known(both: BothModels, layer: Attention, one: Side, two: Side) -> bool:
+    """Whether both models have both layers, and it is known which head meets which."""
+    return bool(layer.share == 1 or layer.size) and both.has(one.tensor, two.tensor)
+
+
+def _hidden(both: BothModels) -> Iterator[LayerProduct]:
+    for group in inner_groups(both):
+        ends = group.producers[0].sides[0], group.consumers[0]
+        yield LayerProduct(*ends, (group.size, group.size))
+
+
+def inner_groups(both: BothModels) -> list[Group]:
+    """Channels between two layers of the stream that both models have."""
     stream = both.stream.tensors()
-    return [
-        (group.producers[0].sides[0], group.consumers[0], group.size)
-        for group in both.structure.groups
-        if _closed(both, group, stream)
-    ]
+    return [group for group in both.structure.groups if _closed(both, group, stream)]
 
 
-def _closed(both: Both, group: Group, stream: set[str]) -> bool:
+def _closed(both: BothModels, group: Group, stream: set[str]) -> bool:
     """Whether a group lies between two layers of the stream that both models have."""
     if group.kind != HIDDEN or not group.consumers:
         return False

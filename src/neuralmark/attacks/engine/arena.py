@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
+from neuralmark.anchors.anchor import Anchor
 from neuralmark.attacks import name_of
 from neuralmark.attacks.contract import Attack, Data, Weights
 from neuralmark.attacks.engine.card import Skipped
@@ -28,6 +29,7 @@ from neuralmark.attacks.engine.subject import Subject, read_weights, subject_of
 from neuralmark.core.encoding import canonical_json
 from neuralmark.errors import AttackError, DataMismatchError, MissingExtraError
 from neuralmark.keys.key import Key
+from neuralmark.marking.evidence import Evidence, evidence_for
 from neuralmark.records import Claim
 from neuralmark.storage import files
 
@@ -77,16 +79,24 @@ class Arena:
 
     subject: Subject | Path | _Lent
     key: Key
-    claim: Claim | None
+    claim: Claim | str | Path | None
     others: tuple[str | Path | Weights | _Lent, ...]
     seed: int
     data: Data | None = None
+    anchor: Anchor | str | Path | None = None
+    evidence: Evidence = field(default_factory=Evidence)
+    """Claim and anchor as they were given or found: read once per process."""
+
+    def sought(self) -> Evidence:
+        """The claim and the anchor, given or beside the model."""
+        return evidence_for(self.subject, self.key, claim=self.claim, anchor=self.anchor)
 
     def entered(self) -> "Arena":
         """The same with everything read, once per process."""
         subject = self.subject
         subject = subject.read() if isinstance(subject, _Lent) else subject_of(subject)
-        return replace(self, subject=subject, others=tuple(map(_table, self.others)))
+        others = tuple(map(_table, self.others))
+        return replace(self, subject=subject, others=others, evidence=self.sought())
 
     def lent(self, folder: Path) -> "Arena":
         """The same with all weights in files: a process that dies never reads its pipe."""
@@ -108,9 +118,11 @@ class Arena:
                 self.subject,
                 self.key,
                 options=LaunchOptions(
-                    others=[_table(other) for other in self.others], seed=seed_of(attack, self.seed)
+                    others=[_table(other) for other in self.others],
+                    seed=seed_of(attack, self.seed),
+                    anchor=self.evidence.anchor,
                 ),
-                claim=self.claim,
+                claim=self.evidence.claim,
                 data=self.data,
             )
         except DataMismatchError:  # the user's own checkpoints do not fit: no card without them
@@ -220,6 +232,8 @@ def fight_all(
 ) -> list[Result | Skipped]:
     """The attacks on weights alone, in processes where that is worth it."""
     workers = min(jobs or len(os.sched_getaffinity(0)), len(members))
-    if workers > 1:
+    if workers > 1 and not isinstance(arena.anchor, Anchor):  # an open one stays where it is
         return _fight_in_processes(arena, members, workers, progress)
-    return fight_here(replace(arena, subject=subject).entered(), members, progress)
+    others = tuple(map(_table, arena.others))
+    ready = replace(arena, subject=subject, others=others, evidence=arena.sought())
+    return fight_here(ready, members, progress)

@@ -5,7 +5,7 @@ A record like a verdict; `suite` runs the attacks, and `tally` makes the card of
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 from neuralmark.attacks.contract import KEY, TEST, WEIGHTS, AttackKind
@@ -40,13 +40,33 @@ class CardPoint:
     note: str = ""
     figures: Mapping[str, float | None] = field(default_factory=dict)
     """None for a figure that is not a number."""
+    status_aligned: Status | None = None
+    """The same three with the anchor, the weights put back in order; None where there is none."""
+    matched_aligned: int | None = None
+    held_aligned: bool | None = None
+
+    @property
+    def aligned(self) -> Self:
+        """The point as it is read with the anchor."""
+        assert self.status_aligned is not None
+        return replace(
+            self,
+            status=self.status_aligned,
+            matched=self.matched_aligned,
+            held=bool(self.held_aligned),
+        )
 
     @classmethod
     def read(cls, given: Fields) -> Self:
         """From a parsed card; raises on anything of the wrong form."""
         matched, bits = given.count_or_none("matched"), given.count_or_none("bits")
-        if (matched is None) is not (bits is None) or (matched or 0) > (bits or 0):
+        counts = [matched, given.count_or_none("matched_aligned")]
+        read = [count for count in counts if count is not None]
+        anchored = not given.empty("status_aligned")
+        if bool(read) is not (bits is not None) or max(read, default=0) > (bits or 0):
             raise ValueError("the counts of a point contradict each other")
+        if anchored is given.empty("held_aligned") or (not anchored and counts[1] is not None):
+            raise ValueError("a point says with the anchor what it was not asked")
         return cls(
             strength=given.number("strength"),
             settings=_table(given.raw("settings")),
@@ -58,6 +78,9 @@ class CardPoint:
             seconds=given.number("seconds"),
             note=given.text("note"),
             figures=given.table("figures").all_numbers(),
+            status_aligned=given.one_of("status_aligned", STATUSES) if anchored else None,
+            matched_aligned=counts[1],
+            held_aligned=given.flag("held_aligned") if anchored else None,
         )
 
 
@@ -80,6 +103,13 @@ class CardRow:
     def label(self) -> str:
         """Attack and variant."""
         return f"{self.attack} ({self.variant})" if self.variant else self.attack
+
+    @property
+    def aligned(self) -> "CardRow | None":
+        """The same sweep as it is read with the anchor; None where there is none."""
+        if any(point.status_aligned is None for point in self.points):
+            return None
+        return replace(self, points=tuple(point.aligned for point in self.points))
 
     @property
     def flipped(self) -> CardPoint | None:
@@ -111,6 +141,7 @@ class CardRow:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
+        aligned = self.aligned
         return {
             "attack": self.attack,
             "variant": self.variant,
@@ -123,6 +154,9 @@ class CardRow:
             "flip": self.flip,
             "largest_survived": self.largest_survived,
             "survived_all": self.flipped is None,
+            "flip_aligned": None if aligned is None else aligned.flip,
+            "largest_survived_aligned": None if aligned is None else aligned.largest_survived,
+            "survived_all_aligned": None if aligned is None else aligned.flipped is None,
             "points": [jsonable(asdict(point)) for point in self.points],
         }
 
@@ -274,6 +308,11 @@ class Card(Record):
     def looks(self) -> tuple[CardRow, ...]:
         """Sweeps that only look."""
         return self._of(TEST)
+
+    @property
+    def anchored(self) -> bool:
+        """Whether attacked copies were read with an anchor too."""
+        return any(row.aligned is not None for row in self.removals)
 
     def _of(self, kind: AttackKind) -> tuple[CardRow, ...]:
         return tuple(row for row in self.rows if row.kind == kind)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neuralmark.anchors.anchor import Anchor
 from neuralmark.attacks import name_of
 from neuralmark.attacks.contract import (
     KEY,
@@ -43,6 +44,7 @@ from neuralmark.errors import (
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import claimed
+from neuralmark.marking.evidence import Evidence, evidence_for
 from neuralmark.marking.judging import Looked, judge
 from neuralmark.marking.options import options_of
 from neuralmark.marking.reading import Progress, Suspect
@@ -102,7 +104,10 @@ def launch(
     for part in attack.parts:
         _require(part, subject, data, others)
     check_data(data, subject)
-    before, placement = _sought(attack, subject, key, claim, demand=options.demand)
+    evidence = Evidence()
+    if key is not None:
+        evidence = evidence_for(model, key, claim=claim, anchor=options.anchor)
+    before, placement = _sought(attack, subject, key, evidence, demand=options.demand)
     scene = Scene(
         weights=subject.weights,
         target=_targets(attack, subject, options.tensors),
@@ -124,6 +129,7 @@ def launch(
     if data is not None and all(part.preserves for part in attack.parts):
         same_outputs(subject, changed, data)
     judged, unreadable = _judged(attack, changed, outcome, key, before)
+    anchor = evidence.anchor if attack.kind == WEIGHTS and before is not None else None
     return Result(
         attack=name_of(attack),
         kind=attack.kind,
@@ -145,6 +151,8 @@ def launch(
         weights=changed.weights,
         model=changed.module,
         key=outcome.key,
+        anchored=anchor is not None,
+        aligned=None if anchor is None or key is None else _aligned(changed, key, anchor),
     )
 
 
@@ -233,7 +241,7 @@ def _sought(
     attack: Attack,
     subject: Subject,
     key: Key | None,
-    claim: Claim | str | Path | None,
+    evidence: Evidence,
     *,
     demand: bool,
 ) -> tuple[Verdict | None, Placement]:
@@ -241,10 +249,10 @@ def _sought(
     if key is None:
         return None, ()
     if attack.kind != KEY or not demand:
-        before = carried(subject, key, claim, demand=demand)
+        before = carried(subject, key, evidence, demand=demand)
         return before, before.placement
     try:
-        before = carried(subject, key, claim, demand=False)
+        before = carried(subject, key, evidence, demand=False)
     except UNREADABLE:  # nowhere for the owner's mark to be: the forger looks elsewhere
         return None, ()
     return before, before.placement if _carries(before) else ()
@@ -255,11 +263,10 @@ def _carries(verdict: Verdict) -> bool:
     return verdict.verified or verdict.status == UNPROVEN or full
 
 
-def carried(
-    subject: Subject, key: Key, claim: Claim | str | Path | None, *, demand: bool = True
-) -> Verdict:
+def carried(subject: Subject, key: Key, evidence: Evidence, *, demand: bool = True) -> Verdict:
     """The verdict before; a model without the mark cannot be attacked for it."""
-    verdict = examine(subject.suspect(), key, claim=claim)
+    claim, anchor = evidence.claim, evidence.anchor
+    verdict = examine(subject.suspect(), key, claim=claim, anchor=anchor)
     if demand and not _carries(verdict):
         raise NoMarkError(
             f"{subject.label} does not carry this key's mark ({verdict.matched} of {verdict.bits}"
@@ -284,7 +291,8 @@ def _judged(
     if key is None or before is None:
         return None, ""
     try:
-        attempts = claimed(suspect.tensors(), before.placement)
+        anchor = bytes.fromhex(before.anchor_digest or "")
+        attempts = claimed(suspect.tensors(), before.placement, anchor)
         if not attempts:
             raise UnknownTensorError("too few of the marked tensors are left under their names")
         finding, _ = best_finding(suspect, key, attempts)
@@ -293,6 +301,14 @@ def _judged(
         return judge(finding, suspect, key, looked), ""
     except (*UNREADABLE, NonFiniteError) as error:  # an attack may drive a model to NaN
         return None, str(error)
+
+
+def _aligned(changed: Subject, key: Key, anchor: Anchor) -> Verdict | None:
+    """The verdict of somebody who has the anchor: by position, then wherever the weights went."""
+    try:
+        return examine(changed.suspect(), key, anchor=anchor)
+    except (*UNREADABLE, NonFiniteError):
+        return None
 
 
 def _forged_claim(key: Key, outcome: Outcome, suspect: Suspect) -> Claim | None:

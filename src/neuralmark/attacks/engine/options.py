@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neuralmark.attacks.contract import Weights, checked_seed
 from neuralmark.errors import ParameterError
 from neuralmark.marking.options import check_list, check_names, check_path, is_list, shown
+
+if TYPE_CHECKING:
+    from neuralmark.anchors.anchor import Anchor
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class LaunchOptions:
         seed: Where everything random begins.
         demand: Whether a model without the key's mark is refused.
         keep: A file in which an attack that trains keeps its progress after every epoch.
+        anchor: The mark's anchor, or a file that is one (or the unmarked original): the attacked
+            copy is read with it too. By default the one beside the claim, if there is one.
 
     Raises:
         ParameterError: A value is out of range.
@@ -36,6 +42,7 @@ class LaunchOptions:
     seed: int = 0
     demand: bool = True
     keep: str | Path | None = None
+    anchor: "Anchor | str | Path | None" = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, and seeds that not every generator takes."""
@@ -54,6 +61,7 @@ class SuiteOptions:
         others: Checkpoints of the same shape, for the attacks that merge.
         seed: Where everything random begins.
         jobs: The number of processes (default: one per core; 1: none but this one).
+        anchor: The mark's anchor, as in `LaunchOptions`: the card then says what is read with it.
 
     Raises:
         ParameterError: A value is out of range.
@@ -67,6 +75,7 @@ class SuiteOptions:
     others: Sequence[str | Path | Weights] = ()
     seed: int = 0
     jobs: int | None = None
+    anchor: "Anchor | str | Path | None" = None
 
     def __post_init__(self) -> None:
         """Refuse numbers and names that cannot be meant."""

@@ -26,23 +26,26 @@ def table(told: Told) -> str:
         facts.append(("certified radius", f"{radius:.2%} of the weights' norm"))
     names = ", ".join(dict.fromkeys(each["attack"] for each in told["skipped"]))
     facts += [("not run", names)] if names else []
-    lines = [presenting.line(("th", name), ("td", value), ("td", "")) for name, value in facts]
-    lines.append(
-        presenting.line(("th", "attack"), ("th", "withstood up to"), ("th", "undone from"))
-    )
-    for (attack, *reached), variants in _sweeps(told["rows"]).items():
+    rows = [row for row in told["rows"] if row["kind"] in (WEIGHTS, KEY)]
+    heads = ["attack", "withstood up to", "undone from"]
+    if any(row["survived_all_aligned"] is not None for row in rows):
+        heads.append("with the anchor undone from")
+    blank = [("td", "")] * (len(heads) - 2)
+    lines = [presenting.line(("th", name), ("td", value), *blank) for name, value in facts]
+    lines.append(presenting.line(*(("th", head) for head in heads)))
+    for (attack, *reached), variants in _sweeps(rows, len(heads) - 1).items():
         label = f"{attack} ({', '.join(variants)})" if any(variants) else attack
         lines.append(presenting.line(*(("td", cell) for cell in (label, *reached))))
     return presenting.framed("what this mark withstands", "".join(lines))
 
 
-def _sweeps(rows: list[Told]) -> dict[tuple[str, str, str], list[str]]:
+def _sweeps(rows: list[Told], columns: int) -> dict[tuple[str, ...], list[str]]:
     """Variants by attack and by what was withstood and what was not."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+    found: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
-        if row["kind"] in (WEIGHTS, KEY):
-            reached = (_at(row, "largest_survived"), _at(row, "flip"))
-            found.setdefault((row["attack"], *reached), []).append(row["variant"])
+        names = ("largest_survived", "flip", "flip_aligned")[:columns]
+        reached = (_at(row, name) for name in names)
+        found.setdefault((row["attack"], *reached), []).append(row["variant"])
     return found
 
 

@@ -25,7 +25,8 @@ class Result:
         strength: How strong it was: the value of its dial.
         variant: What tells this sweep from others of the same attack.
         before: The verdict before; None without a key.
-        after: The verdict afterwards, on the forged key if there is one; None if there is none.
+        after: The verdict afterwards, by position; on the forged key if there is one; None if there
+            is none.
         unreadable: Why there is no verdict afterwards: the marked tensors are gone.
         seconds: What the attack took, all parts of an interrupted one together.
         steps: How many training steps it took.
@@ -40,6 +41,8 @@ class Result:
         weights: The new tensors, if it made any.
         model: The new model, if it made one.
         key: The forged key, if it made one.
+        anchored: Whether the copy was read with an anchor too, after it was put back in order.
+        aligned: The verdict with the anchor, by position and aligned; None if there is none.
 
     Examples:
         >>> prune = neuralmark.attacks.get("prune")(share=0.2)
@@ -68,12 +71,21 @@ class Result:
     weights: Weights | None = field(default=None, repr=False)
     model: "torch.nn.Module | None" = field(default=None, repr=False)
     key: Key | None = field(default=None, repr=False)
+    anchored: bool = False
+    aligned: Verdict | None = None
 
     @property
     def survived(self) -> bool:
         """Whether the mark still is what it was before: proven, or (for raw keys) matching."""
         before, after = self.before, self.after
         return before is not None and after is not None and after.status == before.status
+
+    @property
+    def survived_aligned(self) -> bool | None:
+        """The same of the verdict with the anchor; None where there is no anchor."""
+        if not self.anchored or self.before is None:
+            return None
+        return self.aligned is not None and self.aligned.status == self.before.status
 
     @property
     def held(self) -> bool:
@@ -101,8 +113,10 @@ class Result:
             "variant": self.variant,
             "survived": self.survived,
             "held": self.held,
+            "survived_aligned": self.survived_aligned,
             "before": _brief(self.before),
             "after": _brief(self.after),
+            "aligned": _brief(self.aligned),
             "unreadable": self.unreadable,
             "seconds": self.seconds,
             "steps": self.steps,

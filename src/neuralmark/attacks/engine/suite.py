@@ -87,20 +87,20 @@ def suite(
     start = time.perf_counter()
     options = options_of(SuiteOptions, options)
     others, seed, only = options.others, options.seed, options.only
-    if isinstance(claim, str | Path):
-        claim = Claim.load(claim)
     whole = subject_of(model)
     check_data(data, whole)
     subject = replace(whole, module=None)
-    before = carried(subject, key, claim)
+    source = Path(model) if isinstance(model, str | Path) else subject
+    arena = Arena(source, key, claim, tuple(others), seed, anchor=options.anchor)
+    evidence = arena.sought()
+    before = carried(subject, key, evidence)
     for other in others:
         read_weights(other)  # what cannot be read is said here, not by a worker
     live = whole.module is not None
     members, here, skipped = _shared_out(only, others=bool(others), live=live, data=bool(data))
-    source = Path(model) if isinstance(model, str | Path) else subject
-    arena = Arena(source, key, claim, tuple(others), seed)
     outcomes = fight_all(arena, subject, members, options.jobs, progress)
-    outcomes += fight_here(replace(arena, subject=whole, data=data), here, progress)
+    arena = replace(arena, subject=whole, data=data, evidence=evidence)
+    outcomes += fight_here(arena, here, progress)
     fought = [
         (attack, outcome)
         for attack, outcome in zip(members + here, outcomes, strict=True)

@@ -17,7 +17,7 @@ from neuralmark.attacks.engine.card import (
     jsonable,
 )
 from neuralmark.attacks.engine.result import Result
-from neuralmark.records import Verdict
+from neuralmark.records import Status, Verdict
 
 
 def make_card(
@@ -46,7 +46,8 @@ def make_card(
 def make_row(sweep: Sequence[tuple[Attack, Result]]) -> CardRow:
     """One sweep's row."""
     attack = sweep[0][0]
-    verdicts = [result.after for _, result in sweep if result.after is not None]
+    read = [_read(result) for _, result in sweep]
+    verdicts = [verdict for verdict in read if verdict is not None]
     return CardRow(
         attack=name_of(attack),
         variant=attack.variant,
@@ -62,17 +63,31 @@ def make_row(sweep: Sequence[tuple[Attack, Result]]) -> CardRow:
 
 def make_point(attack: Attack, result: Result) -> CardPoint:
     """One result, judged from the owner's side."""
-    after = result.after
+    after, aligned, read = result.after, result.aligned, _read(result)
     missing: PointStatus = NO_KEY if attack.kind == KEY else UNREADABLE
     return CardPoint(
         strength=attack.strength,
         settings=jsonable(result.settings),
         status=missing if after is None else after.status,
         matched=None if after is None else after.matched,
-        bits=None if after is None else after.bits,
+        bits=None if read is None else read.bits,
         held=result.held,
         change=result.change if math.isfinite(result.change) else None,
         seconds=result.seconds,
         note=result.note or result.unreadable,
         figures=jsonable(result.figures),
+        status_aligned=_status_aligned(result),
+        matched_aligned=None if aligned is None else aligned.matched,
+        held_aligned=result.survived_aligned,
     )
+
+
+def _read(result: Result) -> Verdict | None:
+    """A verdict of the attacked copy: by position, else with the anchor."""
+    return result.aligned if result.after is None else result.after
+
+
+def _status_aligned(result: Result) -> Status | None:
+    if not result.anchored:
+        return None
+    return UNREADABLE if result.aligned is None else result.aligned.status

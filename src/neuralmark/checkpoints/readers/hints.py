@@ -3,6 +3,7 @@
 from pathlib import Path
 
 _LFS = b"version https://git-lfs.github.com/spec/"
+_ANCHOR = b"NMANCHR1"
 _SUFFIXES = {
     ".pt2": "an exported program: save its weights with torch.save(torch.export.load(FILE)"
     ".state_dict, 'model.pt')",
@@ -20,6 +21,8 @@ def hint(path: Path, head: bytes) -> str | None:
     """What this is and how to make a checkpoint of it, or None."""
     if head.startswith(_LFS):
         return "is a git-LFS pointer, not the model: run 'git lfs pull' in its folder"
+    if head.startswith(_ANCHOR):
+        return "is an anchor, not a model: give the model, and the anchor as anchor=..."
     if head.startswith(b"GGUF"):
         return "is a GGUF file: mark the model that it was made from, then convert again"
     if path.is_dir() and (path / ".metadata").is_file() and any(path.glob("*.distcp")):

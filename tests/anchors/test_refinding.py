@@ -1,0 +1,39 @@
+"""Layers that were rearranged and cut in two are found again."""
+
+import numpy as np
+
+from neuralmark.anchors.building import AnchorRecipe, build
+from neuralmark.anchors.locating.suspect import TableWeights
+from neuralmark.anchors.originals import OriginalArrays
+from neuralmark.anchors.refinding import _fits
+from neuralmark.anchors.restoring import restore
+
+
+def test_a_rearranged_and_factored_layer_is_found() -> None:
+    rng = np.random.default_rng(0)
+    names = [f"layer{i}.weight" for i in range(3)]
+    original = {n: rng.standard_normal((24, 24, 3, 3)).astype(np.float32) for n in names}
+    suspect = {}
+    for name, value in original.items():
+        moved = value[rng.permutation(24)][:, rng.permutation(24)]
+        mix = np.linalg.qr(rng.standard_normal((24, 24)))[0].astype(np.float32)
+        suspect[name.replace("weight", "0.weight")] = np.einsum("ro,oikl->rikl", mix, moved)
+        suspect[name.replace("weight", "1.weight")] = mix.T[:, :, None, None].copy()
+    placement = tuple((n, original[n].shape) for n in names)
+    anchor = build(OriginalArrays(original), AnchorRecipe(placement))
+    restoration = restore(TableWeights(suspect), anchor)
+    for _ in restoration.tensors():
+        pass
+    for fate in restoration.record().tensors:
+        assert fate.restored > 0.95
+        assert "factored into two" in fate.changes
+        assert " × " in fate.source
+
+
+def test_only_what_can_be_multiplied_is_tried() -> None:
+    assert _fits((8, 4, 1, 1), (4, 6, 3, 3), (8, 6, 3, 3))
+    assert _fits((8, 4), (4, 6), (8, 6))
+    assert not _fits((8, 4, 3, 3), (4, 6, 3, 3), (8, 6, 5, 5))  # both read neighbours
+    assert not _fits((8, 4), (5, 6), (8, 6))
+    assert not _fits((80, 4), (4, 6), (8, 6))
+    assert not _fits((8, 4), (4, 6, 1, 1), (8, 6))
