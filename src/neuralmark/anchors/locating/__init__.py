@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.locating import candidates, joins, kinship, products, restructured, slices
 from neuralmark.anchors.locating.assigning import one_to_one, shared
-from neuralmark.anchors.locating.likeness import Likeness, likeness
+from neuralmark.anchors.locating.likeness import Likeness, large_sample, likeness, taken
 from neuralmark.anchors.locating.seeking import (
     LIMIT,
     SETTLED,
@@ -132,9 +132,11 @@ def _settled(found: Candidate | None, step: Step) -> bool:
 
 
 def _exact(quest: Quest, found: Candidate, coarse: Array) -> Located:
-    """The likeness of the whole; of other lengths, none."""
-    values = found.view.read(quest.suspect)
-    whole = likeness(values, coarse) if values.shape == coarse.shape else Likeness(0.0, 1.0, 0)
+    """The likeness of the whole, or of millions of its weights; of other lengths, none."""
+    seen = Likeness(0.0, 1.0, 0)
+    if found.view.shape(quest.suspect.shapes) == coarse.shape:
+        index = large_sample(coarse.shape)
+        seen = likeness(found.view.take(quest.suspect, index), taken(coarse, index))
     renamed = any(canonical_name(name) != found.name for name in found.view.stored())
     told = ("renamed", *found.view.changes) if renamed else found.view.changes
-    return Located(found.view, whole.cosine, whole.direct, told)
+    return Located(found.view, seen.cosine, seen.direct, told)

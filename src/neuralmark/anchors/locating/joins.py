@@ -4,6 +4,7 @@ Rows of every shorter tensor are looked for among those of the anchor's; from wh
 how the pieces are put together again. A piece that is missing leaves zeros.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,13 +27,15 @@ from neuralmark.anchors.locating.rowsearch import (
 from neuralmark.anchors.locating.seeking import Candidate, Found, Quest, Wanted
 from neuralmark.anchors.locating.slices import along, same_layer
 from neuralmark.anchors.locating.suspect import Index, Shape, SuspectWeights
-from neuralmark.anchors.locating.views import Taken, View
+from neuralmark.anchors.locating.views import Spaced, Taken, View
 from neuralmark.anchors.locating.wholes import Whole
 from neuralmark.anchors.moves import Mask
+from neuralmark.core.names import natural
 from neuralmark.structures.structure import Array, Indices
 
 MOST_PIECES = 1024
 """How many pieces (or runs of one) a tensor is put together from."""
+_NUMBERS = re.compile(r"[0-9]+")
 _SINGLE = 0.9
 """How alike a piece of one row must be."""
 _LEAST_SHARE = 0.25
@@ -74,17 +77,34 @@ def by_joins(quest: Quest, left: Sequence[Wanted], found: Found) -> list[Candida
         for axis in (0, 1):
             kinds[axis, (*wanted.shape[:axis], 0, *wanted.shape[axis + 1 :])].append(wanted)
     busy = quest.busy(found)
-    seen: list[Candidate] = []
-    done: set[str] = set()
+    seen = [each for wanted in left for each in _vocabularies(quest, wanted, busy)]
+    done = {each.name for each in seen if each.direct}
     for (axis, rest), members in kinds.items():
         most = max(wanted.shape[axis] for wanted in members)
-        shards = list(_shorter(quest, axis, rest, most, busy)) if most > 1 else []
+        sound = most > 1 and not quest.exhausted
+        shards = list(_shorter(quest, axis, rest, most, busy)) if sound else []
         for wanted in members:
             if wanted.name not in done and shards:
                 candidate = _joined(quest, wanted, axis, shards)
                 seen += [] if candidate is None else [candidate]
                 done |= {each.name for each in seen[-1:] if each.direct}
     return seen
+
+
+def _vocabularies(quest: Quest, wanted: Wanted, busy: set[str]) -> Iterator[Candidate]:
+    """An embedding of which the anchor has some rows, cut into pieces that are named in order."""
+    if wanted.entry.rows is None:
+        return
+    groups: dict[str, list[Whole]] = defaultdict(list)
+    for whole in quest.wholes:
+        fits = len(whole.shape) == 2 and whole.shape[1] == wanted.shape[1]
+        if fits and busy.isdisjoint(whole.view.stored()):
+            groups[_NUMBERS.sub("#", whole.view.describe())].append(whole)
+    for group in groups.values():
+        if 1 < len(group) <= MOST_PIECES and sum(w.shape[0] for w in group) >= wanted.shape[0]:
+            parts = sorted((w.view for w in group), key=lambda view: natural(view.describe()))
+            joined = Joined(tuple(parts), 0)
+            yield quest.judged(Spaced(joined, wanted.shape[0], wanted.entry.rows), wanted)
 
 
 def _shorter(quest: Quest, axis: int, rest: Shape, most: int, busy: set[str]) -> Iterator[Shard]:
@@ -106,7 +126,7 @@ def _shorter(quest: Quest, axis: int, rest: Shape, most: int, busy: set[str]) ->
             values = _rows_of(quest.suspect, view, axis, rows)
             yield Shard(whole, view, here // others, rows, unit_rows(values))
             count += 1
-            if count == quest.limit:
+            if count >= quest.limit:
                 return
 
 

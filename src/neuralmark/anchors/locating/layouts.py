@@ -5,13 +5,18 @@ other orders (OHWI, HWIO, inputs before outputs), flattened into matrices, with 
 heads, or without the kernel of a 1x1 convolution.
 """
 
-from collections.abc import Iterator
-from functools import cache
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 
 from neuralmark.anchors.locating.shapes import Shape, groups_of
 from neuralmark.anchors.locating.views import Shaped, Turned, View
 
 Axes = tuple[int, ...]
+
+_REMEMBERED = 1 << 14
+"""Shapes of a file are few; what fits what is looked up."""
 
 
 @cache
@@ -29,58 +34,107 @@ def orders(count: int) -> tuple[Axes, ...]:
     return tuple(dict.fromkeys(found)) if count > 1 else ((0,) * count,)
 
 
+@dataclass(frozen=True)
+class Way:
+    """How a stored shape becomes another: perhaps reshaped, turned, and reshaped again."""
+
+    first: Shape | None = None
+    axes: Axes | None = None
+    last: Shape | None = None
+
+    def of(self, view: View) -> View:
+        """A view in this way."""
+        view = view if self.first is None else Shaped(view, self.first)
+        view = view if self.axes is None else Turned(view, self.axes)
+        return view if self.last is None else Shaped(view, self.last)
+
+
 def layouts(view: View, have: Shape, want: Shape) -> Iterator[View]:
     """All ways to see a stored shape as the anchor's, the plainest first."""
-    seen: set[View] = set()
-    for found in _layouts(view, have, want):
-        if found not in seen:
-            seen.add(found)
-            yield found
+    return (way.of(view) for way in _ways(have, want))
 
 
 def oriented(view: View, have: Shape, want: Shape, free: int) -> Iterator[View]:
     """All ways to see a stored shape as the anchor's, but for the length of one axis."""
-    if len(have) != len(want):
-        have = _without_ones(have, len(want))
-        if len(have) != len(want):
-            return
-        view = Shaped(view, have)
-    for axes in orders(len(have)):
-        lengths = tuple(have[axis] for axis in axes)
-        if all(a == b for k, (a, b) in enumerate(zip(lengths, want, strict=True)) if k != free):
-            yield _turned(view, axes)
+    return (way.of(view) for way in _free_ways(have, want, free))
+
+
+def oriented_nearly(
+    view: View, have: Shape, want: Shape, *, any_rows: bool = False
+) -> Iterator[View]:
+    """All ways to see a stored shape as the anchor's, channels a few more or less.
+
+    Kernels are the same; with `any_rows`, the first axis may have any length.
+    """
+    return (way.of(view) for way in _near_ways(have, want, any_rows))
 
 
 def size_of(shape: Shape) -> int:
     """How many values a shape holds."""
-    size = 1
-    for length in shape:
-        size *= length
-    return size
+    return math.prod(shape)
 
 
-def _layouts(view: View, have: Shape, want: Shape) -> Iterator[View]:
+@lru_cache(_REMEMBERED)
+def _ways(have: Shape, want: Shape) -> tuple[Way, ...]:
+    return tuple(dict.fromkeys(_all_ways(have, want)))
+
+
+def _all_ways(have: Shape, want: Shape) -> Iterator[Way]:
     if have == want:
-        yield view
+        yield Way()
     if len(have) == len(want):
-        yield from (v for a, v in _orders_of(view, have) if _lengths(have, a) == want)
-    if size_of(have) != size_of(want) or len(have) == len(want) == 1:
+        yield from (_way(a) for a in orders(len(have)) if _lengths(have, a) == want)
+    if math.prod(have) != math.prod(want) or len(have) == len(want) == 1:
         return
     for axes in orders(len(want)):
         stored = [0] * len(want)
         for axis, length in zip(axes, want, strict=True):
             stored[axis] = length
-        if _grouped(have, tuple(stored)):
-            yield _turned(_shaped(view, have, tuple(stored)), axes)
-    for axes, turned in _orders_of(view, have):
-        lengths = _lengths(have, axes)
-        if _grouped(lengths, want):
-            yield _shaped(turned, lengths, want)
-
-
-def _orders_of(view: View, have: Shape) -> Iterator[tuple[Axes, View]]:
+        shape = tuple(stored)
+        if _grouped(have, shape):
+            yield replace(_way(axes), first=None if have == shape else shape)
     for axes in orders(len(have)):
-        yield axes, _turned(view, axes)
+        shape = _lengths(have, axes)
+        if _grouped(shape, want):
+            yield replace(_way(axes), last=None if shape == want else want)
+
+
+@lru_cache(_REMEMBERED)
+def _free_ways(have: Shape, want: Shape, free: int) -> tuple[Way, ...]:
+    fixed = [k for k in range(len(want)) if k != free]
+
+    def fits(lengths: Shape) -> bool:
+        return all(lengths[k] == want[k] for k in fixed)
+
+    return tuple(_fitting(have, len(want), fits))
+
+
+@lru_cache(_REMEMBERED)
+def _near_ways(have: Shape, want: Shape, any_rows: bool) -> tuple[Way, ...]:
+    def fits(lengths: Shape) -> bool:
+        return nearly((want[0], *lengths[1:]) if any_rows else lengths, want)
+
+    return tuple(_fitting(have, len(want), fits))
+
+
+def _fitting(have: Shape, count: int, fits: Callable[[Shape], bool]) -> Iterator[Way]:
+    """Ways in which a shape, with axes of length 1 dropped or added, fits."""
+    bare = have if len(have) == count else _without_ones(have, count)
+    if len(bare) == count:
+        first = None if bare == have else bare
+        for axes in orders(count):
+            if fits(_lengths(bare, axes)):
+                yield replace(_way(axes), first=first)
+
+
+def nearly(have: Shape, want: Shape) -> bool:
+    """Whether shapes have one kernel, and channels within a factor of two."""
+    near = all(a <= 2 * b and b <= 2 * a for a, b in zip(have[:2], want[:2], strict=True))
+    return near and have[2:] == want[2:]
+
+
+def _way(axes: Axes) -> Way:
+    return Way(axes=None if axes == tuple(range(len(axes))) else axes)
 
 
 def _lengths(have: Shape, axes: Axes) -> Shape:
@@ -96,39 +150,7 @@ def _grouped(one: Shape, two: Shape) -> bool:
     return True
 
 
-def _turned(view: View, axes: Axes) -> View:
-    return view if axes == tuple(range(len(axes))) else Turned(view, axes)
-
-
-def _shaped(view: View, have: Shape, want: Shape) -> View:
-    return view if have == want else Shaped(view, want)
-
-
 def _without_ones(have: Shape, count: int) -> Shape:
     """With axes of length 1 dropped or added at the end until there are so many."""
     bare = tuple(length for length in have if length != 1)
     return bare + (1,) * (count - len(bare)) if len(bare) <= count else bare
-
-
-def oriented_nearly(
-    view: View, have: Shape, want: Shape, *, any_rows: bool = False
-) -> Iterator[View]:
-    """All ways to see a stored shape as the anchor's, channels a few more or less.
-
-    Kernels are the same; with `any_rows`, the first axis may have any length.
-    """
-    if len(have) != len(want):
-        have = _without_ones(have, len(want))
-        if len(have) != len(want):
-            return
-        view = Shaped(view, have)
-    for axes in orders(len(have)):
-        lengths = _lengths(have, axes)
-        if nearly((want[0], *lengths[1:]) if any_rows else lengths, want):
-            yield _turned(view, axes)
-
-
-def nearly(have: Shape, want: Shape) -> bool:
-    """Whether shapes have one kernel, and channels within a factor of two."""
-    near = all(a <= 2 * b and b <= 2 * a for a, b in zip(have[:2], want[:2], strict=True))
-    return near and have[2:] == want[2:]

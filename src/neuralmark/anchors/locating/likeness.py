@@ -28,7 +28,11 @@ CONVINCING = 0.5
 far below (`benchmarks.locating`: at most 0.3, ResNet-20 against 56)."""
 STRAY = 0.01
 """The share that may lie in rows or columns that are unlike while the others are alike."""
+WHOLE = 1024
+"""Places along each of the first two axes up to which tensors are compared as a whole."""
 _BLOCK = 1 << 24
+_PART = 1 << 16
+_Triple = tuple[Scores, Scores, Scores]
 
 
 def even(length: int, count: int) -> Indices:
@@ -40,11 +44,16 @@ def even(length: int, count: int) -> Indices:
 
 def sample_of(shape: Shape, side: int = SIDE) -> Index:
     """The fixed sample of a tensor of this shape."""
-    if len(shape) == 1:
-        return (even(shape[0], ALONG),)
+    if len(shape) < 2:
+        return tuple(even(n, ALONG) for n in shape)
     kernel = shape[2:]
     each = POSITIONS if len(kernel) == 1 else max(2, round(POSITIONS ** (1 / max(1, len(kernel)))))
     return tuple(even(n, side) for n in shape[:2]) + tuple(even(n, each) for n in kernel)
+
+
+def large_sample(shape: Shape) -> Index:
+    """All of a tensor, but of very long axes an even part."""
+    return tuple(even(n, WHOLE) if n > WHOLE and k < 2 else None for k, n in enumerate(shape))
 
 
 def taken(values: Array, index: Index) -> Array:
@@ -99,18 +108,18 @@ def convincing(size: int) -> float:
 def likeness(one: Array, anchor: Array) -> Likeness:
     """Of two tensors of one shape."""
     mine, other = prepared(one), prepared(anchor)
-    rows = _along(mine, other)
+    ones = np.ones(mine.shape[0]), np.ones(mine.shape[1])
+    rows, columns = (_Sums(*each) for each in _sums(mine, other, ones))
+    by_rows = rows.cosine(mine[0].size)
     if mine.shape[0] == 1:
-        return Likeness(rounded(rows.cosine), rounded(rows.stray), mine.size)
-    turned = mine.transpose(1, 0, 2), other.transpose(1, 0, 2)
-    columns = _along(*turned)
-    if rows.cosine >= columns.cosine:
-        stray = max(rows.stray, _along(rows.fitted(mine).transpose(1, 0, 2), turned[1]).stray)
-    else:
-        stray = max(
-            columns.stray, _along(columns.fitted(turned[0]).transpose(1, 0, 2), other).stray
-        )
-    return Likeness(rounded(max(rows.cosine, columns.cosine)), rounded(stray), mine.size)
+        return Likeness(rounded(by_rows), 0.0, mine.size)
+    by_columns = columns.cosine(mine[:, 0].size)
+    cosine = max(by_rows, by_columns)
+    stray = 1.0
+    if cosine >= CONVINCING:
+        factors = (rows.factors, ones[1]) if by_rows >= by_columns else (ones[0], columns.factors)
+        stray = max(_Sums(*each).stray for each in _sums(mine, other, factors))
+    return Likeness(rounded(cosine), rounded(stray), mine.size)
 
 
 def rounded(value: float) -> float:
@@ -119,33 +128,50 @@ def rounded(value: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _Regressed:
-    """Places of the first axis, each with a factor of its own."""
+class _Sums:
+    """Of the places along an axis: inner products, and the squares of both tensors."""
 
-    cosine: float
-    stray: float
-    factors: Scores
+    dots: Scores
+    mine: Scores
+    other: Scores
 
-    def fitted(self, values: Array) -> Array:
-        """With the factors put on."""
-        return values * self.factors.astype(np.float32)[:, None, None]
+    @property
+    def factors(self) -> Scores:
+        """What each place is best multiplied by."""
+        return _ratio(self.dots, self.mine)
+
+    @property
+    def squares(self) -> Scores:
+        """Squared cosines."""
+        return _ratio(self.dots * self.dots, self.mine * self.other)
+
+    def cosine(self, length: int) -> float:
+        """With a factor for each place, each of so many values."""
+        total = float(self.other.sum())
+        return unbiased(float((self.squares * self.other).sum()) / total, length) if total else 0.0
+
+    @property
+    def stray(self) -> float:
+        """The share of the anchor in places that are unlike while the others are alike."""
+        held, squares = self.mine > 0, self.squares
+        typical = float(np.median(squares[held])) if held.any() else 0.0
+        total = float(self.other.sum())
+        return float(self.other[held & (squares < typical / 4)].sum()) / total if total else 0.0
 
 
-def _along(one: Array, anchor: Array) -> _Regressed:
-    """Cosine with a factor for each place of the first axis, and the share of unlike places."""
-    dots = np.einsum("ijk,ijk->i", one, anchor, dtype=np.float64)
-    mine = np.einsum("ijk,ijk->i", one, one, dtype=np.float64)
-    other = np.einsum("ijk,ijk->i", anchor, anchor, dtype=np.float64)
-    total = other.sum()
-    factors = _ratio(dots, mine)
-    if not total:
-        return _Regressed(0.0, 0.0, factors)
-    squares = _ratio(dots * dots, mine * other)
-    held = mine > 0
-    value = unbiased(float((squares * other).sum() / total), anchor[0].size)
-    typical = float(np.median(squares[held])) if held.any() else 0.0
-    stray = float(other[held & (squares < typical / 4)].sum() / total)
-    return _Regressed(value, stray, factors)
+def _sums(one: Array, anchor: Array, factors: tuple[Scores, Scores]) -> tuple[_Triple, _Triple]:
+    """For rows and for columns, with factors put on: block by block, in float64."""
+    rows, columns = np.zeros((3, one.shape[0])), np.zeros((3, one.shape[1]))
+    step = max(1, _PART // max(1, one[0].size))
+    for start in range(0, len(one), step):
+        part = slice(start, start + step)
+        mine, other = one[part].astype(np.float64), anchor[part].astype(np.float64)
+        mine *= factors[0][part, None, None]
+        mine *= factors[1][None, :, None]
+        for number, (a, b) in enumerate(((mine, other), (mine, mine), (other, other))):
+            rows[number, part] = np.einsum("ijk,ijk->i", a, b)
+            columns[number] += np.einsum("ijk,ijk->j", a, b)
+    return (rows[0], rows[1], rows[2]), (columns[0], columns[1], columns[2])
 
 
 def unbiased(square: float, length: int) -> float:

@@ -5,6 +5,7 @@ the layer. Pairs whose inner lengths agree are multiplied (in samples: some rows
 of B), those that lie near each other in the file first.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import numpy as np
 from neuralmark.anchors.locating.combined import Product, multiplied
 from neuralmark.anchors.locating.layouts import oriented, size_of
 from neuralmark.anchors.locating.likeness import CONVINCING, finite, matrix
-from neuralmark.anchors.locating.seeking import Candidate, Found, Quest, Wanted
+from neuralmark.anchors.locating.seeking import LOOK, Candidate, Found, Quest, Wanted
 from neuralmark.anchors.locating.suspect import Shape
 from neuralmark.anchors.locating.views import View
 from neuralmark.structures.structure import Array
@@ -47,6 +48,8 @@ def by_products(quest: Quest, left: Sequence[Wanted], found: Found) -> list[Cand
         if len(wanted.shape) > 1 and wanted.entry.rows is None:
             classes[wanted.shape].append(wanted)
     busy = quest.busy(found)
+    if quest.exhausted:
+        return []
     return [
         each
         for shape, members in classes.items()
@@ -61,7 +64,8 @@ def _of_shape(
     best: dict[str, Candidate] = {}
     for start in range(0, len(pairs), _TOGETHER):
         batch = pairs[start : start + _TOGETHER]
-        if not quest.spend(sum(float(members[0].sample.size) * one.inner for one, _ in batch)):
+        size = float(members[0].sample.size)
+        if not quest.spend(sum(max(size * one.inner, LOOK / 32) for one, _ in batch)):
             break
         made = [samples.product(one, two) for one, two in batch]
         scores = matrix(made, [wanted.sample for wanted in members])
@@ -82,18 +86,27 @@ def _pairs(quest: Quest, shape: Shape, busy: set[str]) -> Iterator[tuple[Factor,
     kinds = dict.fromkeys((kernel, plain))
     lefts = [f for kind in kinds for f in _factors(quest, (shape[0], 0, *kind), 1, busy)]
     rights = [f for kind in kinds for f in _factors(quest, (0, shape[1], *kind), 0, busy)]
-    by_inner: dict[int, list[Factor]] = defaultdict(list)
-    for each in rights:
-        by_inner[each.inner].append(each)
-    fitting = [
-        (one, two)
-        for one in lefts
-        for two in by_inner[one.inner]
-        if one.place != two.place and _meets(one.kernel, two.kernel, kernel)
-        if _near(one, two) or len(by_inner[one.inner]) <= _HELD
-    ]
+    rights.sort(key=lambda each: each.place)
+    inner = {each.inner for each in lefts} & {each.inner for each in rights}
+    fitting: list[tuple[Factor, Factor]] = []
+    for length in sorted(inner):
+        ones = [each for each in lefts if each.inner == length]
+        twos = [each for each in rights if each.inner == length]
+        fitting += [p for p in _coupled(ones, twos) if _meets(p[0].kernel, p[1].kernel, kernel)]
     fitting.sort(key=lambda pair: (not _near(*pair), min(pair[0].place, pair[1].place)))
     return iter(fitting)
+
+
+def _coupled(ones: Sequence[Factor], twos: Sequence[Factor]) -> Iterator[tuple[Factor, Factor]]:
+    """All pairs of few; of many, neighbours."""
+    places = [each.place for each in twos]  # in the order of the file
+    for one in ones:
+        if max(len(ones), len(twos)) <= _HELD:
+            near = twos
+        else:
+            first = bisect_left(places, one.place - NEIGHBOURS)
+            near = twos[first : bisect_right(places, one.place + NEIGHBOURS)]
+        yield from ((one, two) for two in near if one.place != two.place)
 
 
 def _near(one: Factor, two: Factor) -> bool:
@@ -117,7 +130,7 @@ def _factors(quest: Quest, shape: Shape, free: int, busy: set[str]) -> Iterator[
         for view in oriented(whole.view, whole.shape, shape, free):
             yield Factor(view, place, size_of(whole.shape) // others, shape[2:])
             count += 1
-            if count == quest.limit:
+            if count >= quest.limit:
                 return
 
 

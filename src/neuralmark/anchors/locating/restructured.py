@@ -7,7 +7,7 @@ no other assignment fits the profiles far better: whoever swaps names betrays hi
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from neuralmark.anchors.locating.kinship import Kin, relatives
 from neuralmark.anchors.locating.layouts import Axes, nearly, orders, oriented_nearly, size_of
 from neuralmark.anchors.locating.likeness import Scores, convincing, finite
 from neuralmark.anchors.locating.profiles import distances, profile
-from neuralmark.anchors.locating.seeking import Candidate, Found, Quest, Wanted
+from neuralmark.anchors.locating.seeking import LOOK, Candidate, Found, Quest, Wanted
 from neuralmark.anchors.locating.suspect import Shape
 from neuralmark.anchors.locating.views import Spaced, Turned, View
 from neuralmark.anchors.locating.wholes import Whole
@@ -31,10 +31,12 @@ TRUSTED = 0.7
 
 Set on permuted, rescaled, flipped, rotated, noisy ResNet-20, ResNet-56, GPT-2 and Llama: true names
 0.88 and more, names handed on by one 0.53 and less (`benchmarks.locating`)."""
-MOST_PROFILES = 4096
+MOST_PROFILES = 1024
 """How many tensors of a suspect are profiled for those of one shape."""
 LARGEST = 1 << 28
 """Tensors with more values are not profiled."""
+_PASSES = 256
+"""Multiplications that a profile takes for each weight."""
 _WIDEST = 64.0
 _FEWEST = 3
 """Names of fewer tensors of a shape say nothing of names."""
@@ -161,10 +163,12 @@ def _group(
     pool = _pool(quest, members, layout, free)
     if not pool:
         return Likely(members, (), np.zeros((len(members), 0)), np.zeros((len(members), 0), bool))
-    apart = distances(
-        [profile(quest.anchor[each.name]) for each in members],
-        [profile(held.view.read(quest.suspect)) for held in pool],
-    )
+    apart = np.zeros((len(members), 1))
+    if len(pool) > 1:
+        apart = distances(
+            [profile(quest.anchor[each.name]) for each in members],
+            [profile(held.view.read(quest.suspect)) for held in pool],
+        )
     lengths = np.array([_length_penalty(members[0].entry.kept_shape, h.shape) for h in pool])
     apart += lengths - lengths.min()
     ways = prefixes(quest)
@@ -178,9 +182,15 @@ def _pool(
     """All that are nearly of the shape; only those of the very shape if they suffice."""
     views = ((w, v) for w in free for v in layout.seen(w, members[0]))
     most = min(MOST_PROFILES, quest.limit)
-    found = [_held(quest, whole, view, members[0]) for whole, view in islice(views, most)]
+    afforded = takewhile(lambda each: quest.spend(profile_cost(each[0])), views)
+    found = [_held(quest, whole, view, members[0]) for whole, view in islice(afforded, most)]
     exact = [held for held in found if held.shape == members[0].entry.kept_shape]
     return exact if len(exact) >= len(members) else found
+
+
+def profile_cost(whole: Whole) -> float:
+    """Multiplications that a profile takes; a small one is worth several looks."""
+    return max(_PASSES * float(size_of(whole.shape)), 8 * LOOK)
 
 
 def _held(quest: Quest, whole: Whole, view: View, wanted: Wanted) -> Held:

@@ -16,7 +16,11 @@ from neuralmark.structures.structure import Array
 SETTLED = 0.9
 """A tensor of the right name that is this alike is not sought anywhere else."""
 LIMIT = 20_000
-"""How many tensors of a suspect are compared with those of one shape, at most."""
+"""How many tensors of a suspect are compared with those of one shape, and how many are looked
+through for rows, factors and profiles, at most."""
+
+LOOK = 2.0**24
+"""Multiplications that a look at a tensor costs at least; of twice the limit there is no more."""
 
 _ROOM = 256 << 20
 """Bytes that all samples of the anchor may take."""
@@ -84,8 +88,8 @@ class Quest:
     wanted: list[Wanted]
     heads: int = 0
     limit: int = LIMIT
-    budget: list[float] = field(default_factory=lambda: [2.0**39])
-    """Multiplications that are left for looking through rows."""
+    spent: list[float] = field(default_factory=lambda: [0.0])
+    """Multiplications that went into looking through tensors."""
 
     @cached_property
     def wholes(self) -> list[Whole]:
@@ -111,22 +115,24 @@ class Quest:
 
     def busy(self, found: Found) -> set[str]:
         """Stored tensors that are surely something else as a whole."""
-        sure = (each for each in found.values() if each.score >= SETTLED)
-        return {
-            name
-            for each in sure
-            if each.view.shape(self.suspect.shapes)
-            and size_of(each.view.shape(self.suspect.shapes))
-            == sum(size_of(self.suspect.shapes[name]) for name in each.view.stored())
-            for name in each.view.stored()
-        }
+        shapes = self.suspect.shapes
+        taken = set()
+        for each in found.values():
+            view = each.view.of if isinstance(each.view, Spaced) else each.view
+            names = set(view.stored()) if each.score >= SETTLED else set()
+            if size_of(view.shape(shapes)) == sum(size_of(shapes[name]) for name in names):
+                taken |= names
+        return taken
 
     def spend(self, multiplications: float) -> bool:
-        """Whether there is room for so much more work; it is taken."""
-        if multiplications > self.budget[0]:
-            return False
-        self.budget[0] -= multiplications
-        return True
+        """Whether there is room for one more look; a short one costs something too."""
+        self.spent[0] += max(multiplications, LOOK)
+        return not self.exhausted
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether there is no room for any more looks."""
+        return self.spent[0] > self.limit * 2 * LOOK
 
 
 def quest_of(

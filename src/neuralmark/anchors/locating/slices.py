@@ -54,6 +54,10 @@ class Needles:
         """How many rows the tensor has."""
         return self.wanted.shape[self.axis]
 
+    def fits(self, whole: Whole, near: bool | None) -> bool:
+        """Whether it is looked for in a tensor: of the same layer, of another, or (None) of any."""
+        return near is None or same_layer(self.wanted, whole) == near
+
 
 def by_slices(quest: Quest, left: Sequence[Wanted], found: Found) -> list[Candidate]:
     """What lies in a longer tensor; layers of the same number first."""
@@ -61,20 +65,23 @@ def by_slices(quest: Quest, left: Sequence[Wanted], found: Found) -> list[Candid
     kinds = _kinds(quest, sought)
     busy = quest.busy(found)
     seen: dict[str, Candidate] = {}
-    for near in (True, False):
-        for (axis, rest), members in kinds.items():
-            least = min(each.length for each in members)
+    for (axis, rest), members in kinds.items():
+        least = min(each.length for each in members)
+        for near in (None,) if _few(members) else (True, False):
             for whole, view in _longer(quest, axis, rest, least):
-                if not busy.isdisjoint(view.stored()):
-                    continue
-                rivals = [
-                    each
-                    for each in members
-                    if each.wanted.name not in seen and same_layer(each.wanted, whole) == near
-                ]
-                if rivals:
+                if quest.exhausted:
+                    return list(seen.values())
+                rivals = [m for m in members if m.wanted.name not in seen and m.fits(whole, near)]
+                if rivals and busy.isdisjoint(view.stored()):
                     seen |= {each.name: each for each in _in_one(quest, view, rivals)}
     return list(seen.values())
+
+
+def _few(members: Sequence[Needles]) -> bool:
+    """Whether it costs less to look for all of them than to read tensors twice."""
+    width = size_of(members[0].wanted.shape) // members[0].length
+    looks = len(members) * FIRST * int(members[0].values.shape[1])
+    return looks < 64 * width
 
 
 def _kinds(quest: Quest, sought: Sequence[Wanted]) -> dict[tuple[int, Shape], list[Needles]]:

@@ -105,14 +105,16 @@ class CheckpointWeights(Mapping[str, Array]):
         if name in self._kept or not self._checkpoint.in_order(name):
             return np.asarray(self[name].reshape(-1, *shape)[rows])
         length = int(np.prod(shape, dtype=np.int64))
-        order, back = np.unique(rows, return_inverse=True)
+        rising = len(rows) < 2 or bool((np.diff(rows) > 0).all())
+        order, back = (rows, None) if rising else np.unique(rows, return_inverse=True)
         parts = []
         for run in np.split(order, np.flatnonzero(np.diff(order) * length > _GAP + length) + 1):
             first, last = int(run[0]), int(run[-1]) + 1
             raw = self._checkpoint.read_run(name, first * length, last * length)
             values = _single(decode(raw, self._dtypes[name])).reshape(last - first, *shape)
-            parts.append(values[run - first])
-        return np.asarray(np.concatenate(parts)[back])
+            parts.append(values if len(run) == last - first else values[run - first])
+        found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return found if back is None else np.asarray(found[back])
 
     def _keep(self, name: str, values: Array) -> None:
         """Hold it while there is room: the oldest go first."""
