@@ -1,6 +1,7 @@
 """Suspects made to cost: many tensors, odd values, odd shapes. Work is bounded."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_work_is_bounded_however_short_each_look(anchor: Anchor) -> None:
     assert quest.exhausted
 
 
-ODD = {
+ODD: dict[str, Any] = {
     "nothing": {},
     "zeros": {n: np.zeros_like(v) for n, v in ORIGINAL.items()},
     "ones": {n: np.ones_like(v) for n, v in ORIGINAL.items()},

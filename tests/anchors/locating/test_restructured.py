@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from tests.support.models import gaussian  # noqa: E402
 @cache
 def trained(seed: int = 0) -> Table:
     """A small ResNet that has learnt digits for a few seconds."""
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     digits = load_digits()
     images = (
@@ -52,7 +53,7 @@ def network(name: str) -> tuple[Table, Anchor, int]:
     return weights, anchor_of(weights, heads), heads
 
 
-def rebuilt(weights: Table, heads: int, *ways: tuple[str, float]) -> Table:
+def rebuilt(weights: Table, heads: int, *ways: tuple[Any, float]) -> Table:
     table, rng = dict(weights), np.random.default_rng(1)
     for how, amount in ways:
         target = tuple(name for name, value in table.items() if value.ndim > 1)
