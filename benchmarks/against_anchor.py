@@ -69,6 +69,31 @@ def rounded(bits: int) -> Change:
     return lambda w, _: coarse(w, bits)
 
 
+def folded(spread: float) -> Change:
+    """Factors of rows and columns, as folded norms leave them."""
+
+    def change(w: Array, rng: np.random.Generator) -> Array:
+        sizes = (rng.standard_normal(shape) for shape in ((len(w), 1), (1, w.shape[1])))
+        rows, columns = (np.exp(spread * size) for size in sizes)
+        return _float(w * rows * columns)
+
+    return change
+
+
+def decayed(factor: float) -> Change:
+    return lambda w, _: _float(factor * w)
+
+
+def uneven(size: float, spread: float) -> Change:
+    """Noise of `size` deviations that differs from row to row."""
+
+    def change(w: Array, rng: np.random.Generator) -> Array:
+        sizes = size * SIZE * np.exp(spread * rng.standard_normal((len(w), 1)))
+        return _float(w + sizes * rng.standard_normal(w.shape))
+
+    return change
+
+
 def both(first: Change, second: Change) -> Change:
     return lambda w, rng: second(first(w, rng), rng)
 
@@ -112,6 +137,9 @@ CASES = (
     Case("rank 64, then half pruned", both(low_rank(64, 4), smallest_pruned(0.5)), 250),
     Case("null 1/2, 1 in 10 pruned", both(null_space(0.5, 20), smallest_pruned(0.1)), 250),
     Case("rank 64 and noise 1 σ", both(low_rank(64, 4), hit(1, 1))),
+    Case("norms folded, null 1/2", both(null_space(0.5, 20), folded(0.7)), 250),
+    Case("decayed to 1/20, rank 64", both(decayed(0.05), low_rank(64, 80)), 250),
+    Case("rows of uneven noise, 3 σ", uneven(3, 1.0), 228),
     Case("noise 1/2 σ", hit(1, 0.5), honest=True),
     Case("noise 1 σ", hit(1, 1), honest=True),
     Case("noise 3 σ", hit(1, 3), honest=True),
@@ -119,6 +147,8 @@ CASES = (
     Case("int4", rounded(4), honest=True),
     Case("int3", rounded(3), honest=True),
 )
+FINER = ("null space 9/10, 20 σ", "null space 19/20, 20 σ")
+"""Again with anchors of 8 bits: what limits is the anchor's rounding."""
 ROOM = 2
 ALL_NOISE = "4 of 8 matrices: noise 20 σ"
 
@@ -142,10 +172,8 @@ def synthetic(report: Report, options: argparse.Namespace) -> None:
     rows, read_back = [], None
     for number, case in enumerate(CASES):
         found = anchored.read(changed(anchored.marked, case.change, number))
-        rows.append(
-            [case.name, case.prototype, found.plain, found.cleaned]
-            + [_percent(found.share), found.told]
-        )
+        shown = (found.plain, found.cleaned, _percent(found.share), found.told)
+        rows.append([case.name, case.prototype, *shown])
         least = found.plain - ROOM if case.honest else case.least
         if least:
             passed = found.cleaned >= least
@@ -155,6 +183,11 @@ def synthetic(report: Report, options: argparse.Namespace) -> None:
     found = anchored.read(changed(anchored.marked, hit(1, 20), 99, COUNT // 2))
     rows.append([ALL_NOISE, "", found.plain, found.cleaned, _percent(found.share), ""])
     report.target(f"{ALL_NOISE}, bits", found.cleaned, "250", passed=found.cleaned >= 250)
+    finer = Anchored.of(matrices(0), 0, STRENGTH, 8)
+    for case in (case for case in CASES if case.name in FINER):
+        found = finer.read(changed(finer.marked, case.change, 1))
+        shown = (found.plain, found.cleaned, _percent(found.share), found.told)
+        rows.append([f"{case.name}, 8-bit anchor", "", *shown])
     head = ["done to the weights", "prototype", "plain", "anchor", "set aside", "told"]
     title = f"8 x 1024 x 1024, margin {STRENGTH:g} ({100 * anchored.change:.1f} % change)"
     report.table(head, rows, f"{title}, 4-bit anchor, bits of 256")
@@ -187,6 +220,9 @@ def large(report: Report) -> None:
             passed = megabytes < limit
             report.target(f"{kind}, MB", megabytes, f"below {limit}", passed=passed)
     report.table(["4096 x 11008", "processor time", "peak", "told"], rows)
+    digests = {run_child("_clean_child", "threads", str(count))["digest"] for count in (1, 2)}
+    same = len(digests) == 1
+    report.target("results with 1 and 2 threads", len(digests), "one, bit for bit", passed=same)
 
 
 def _percent(share: float) -> str:

@@ -92,7 +92,7 @@ def clean(values: Array, anchor: Array, found: Sequence[Mask]) -> Cleaned:
         kept[here] = residue.left
     noise = part * residue.noise(rounding)
     trust = Trust(anchor.size, part * residue.gain, noise, rounding, whole and look.little)
-    along = np.prod([1 - each.count / each.total for each in residue.aside])
+    along = np.prod([each.kept for each in residue.aside])
     notes = (*look.notes, *[_RESCALED] * look.rescaled)
     return Cleaned(kept, anchor, float(1 - part * residue.even * along), notes, trust)
 
@@ -200,6 +200,6 @@ def _told(aside: Aside) -> str:
     count, total, what = f"{aside.count:,}", f"{aside.total:,}", aside.what
     if not aside.count:
         return f"{what} with more change than others count less"
-    if what.startswith(_DIRECTIONS) and aside.count * _LOW_RANK <= aside.total:
+    if aside.count * _LOW_RANK <= aside.total:
         return f"a change of rank {count}{what.removeprefix(_DIRECTIONS)} was set aside"
     return f"changes in {count} of {total} {what} were set aside"

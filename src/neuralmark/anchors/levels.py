@@ -22,6 +22,7 @@ UNEVEN = 0.1
 """Sizes of rows or columns that differ from the anchor's by this (logarithm, the median)."""
 _FARTHEST = 1000.0
 _FARTHER = 20.0
+_SWEEPS = 2
 
 
 def overall(values: Array, anchor: Array) -> float:
@@ -51,11 +52,13 @@ def by_size(values: Array, anchor: Array) -> Array | None:
     if anchor.ndim < 2:
         return None
     shape = (len(anchor), anchor.shape[1], -1)
-    sums = _Sums.of(values.reshape(shape), anchor.reshape(shape), np.zeros(len(anchor)))
-    rows = _relative(np.sqrt(_ratio(sums.rows[1], sums.rows[2])))
-    within = values / rows.astype(np.float32).reshape(-1, *[1] * (anchor.ndim - 1))
-    sums = _Sums.of(within.reshape(shape), anchor.reshape(shape), np.zeros(len(anchor)))
-    columns = _relative(np.sqrt(_ratio(sums.columns[1], sums.columns[2])))
+    cube, target, nothing = values.reshape(shape), anchor.reshape(shape), np.zeros(len(anchor))
+    rows, columns = np.ones(shape[0]), np.ones(shape[1])
+    for _ in range(_SWEEPS):
+        sums = _Sums.of(_over(cube, np.ones(shape[0]), columns), target, nothing)
+        rows = _relative(np.sqrt(_ratio(sums.rows[1], sums.rows[2])))
+        sums = _Sums.of(_over(cube, rows, np.ones(shape[1])), target, nothing)
+        columns = _relative(np.sqrt(_ratio(sums.columns[1], sums.columns[2])))
     spread = [float(np.median(np.abs(np.log(each)))) for each in (rows, columns)]
     if max(spread) < UNEVEN:
         return None
@@ -110,6 +113,12 @@ class _Sums:
         more = _ratio(shared, gain * wanted) - known
         spread = _ratio(np.sqrt(own / count), gain * np.sqrt(wanted))
         return np.where(np.abs(more) > CLEAR * spread, more, 0.0)
+
+
+def _over(cube: Array, rows: Floats, columns: Floats) -> Array:
+    factors = (rows[:, None] * columns).astype(np.float32)
+    with np.errstate(over="ignore"):
+        return np.asarray(cube / factors[..., None])
 
 
 def _relative(sizes: Floats) -> Floats:

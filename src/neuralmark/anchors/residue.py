@@ -33,12 +33,15 @@ _EDGE = 0.2
 
 @dataclass(frozen=True)
 class Aside:
-    """What a filter shrank to less than half."""
+    """What a filter did."""
 
-    count: int
-    total: int
     what: str
     """Directions, rows or columns."""
+    kept: float
+    """The share of them that still counts."""
+    count: int = 0
+    """How many of the directions were shrunk to little: the rank."""
+    total: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,15 +156,15 @@ def _without_directions(work: Array, away: Mask, rounding: float) -> Residue | N
     """
     if work.ndim < 2:
         return None
-    found = [_shrunk(Residue(work, away), rounding)]
+    best = _shrunk(Residue(work, away), rounding)
     lines = _lines(work, rounding)
     if lines is not None:
         halves, before = lines
         between = replace(before, left=work * halves, away=away, spread=before.passed)
         after = _shrunk(between, rounding)
         spread = after.spread * before.spread / before.passed
-        found.append(replace(after, left=after.left * halves, halves=halves, spread=spread))
-    best = min(found, key=lambda residue: residue.cost(rounding))
+        after = replace(after, left=after.left * halves, halves=halves, spread=spread)
+        best = after if after.cost(rounding) <= WORTH * best.cost(rounding) else best
     return best if best.aside else None
 
 
@@ -183,7 +186,7 @@ def _lines(work: Array, rounding: float) -> tuple[Array, Residue] | None:
             residue,
             passed=residue.passed * choice.gain,
             spread=residue.spread * choice.spread,
-            aside=(*residue.aside, Aside(choice.rank, work.shape[axis], what)),
+            aside=(*residue.aside, Aside(what, choice.kept)),
         )
     return (halves.astype(np.float32), residue) if residue.aside else None
 
@@ -204,7 +207,10 @@ def _shrunk(residue: Residue, rounding: float) -> Residue:
             left=view.back(chosen.of(matrix), shape),
             passed=residue.passed * chosen.gain,
             spread=residue.spread * chosen.spread,
-            aside=(*residue.aside, Aside(chosen.rank, min(matrix.shape), view.what)),
+            aside=(
+                *residue.aside,
+                Aside(view.what, chosen.kept, chosen.rank, min(matrix.shape)),
+            ),
         )
     return residue
 

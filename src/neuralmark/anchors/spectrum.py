@@ -49,11 +49,13 @@ class Shrinkage:
     """What becomes of the energy of white noise, as a factor."""
     cost: float
     """Noise for one unit of the mark, relative to that before."""
+    kept: float
+    """Share of the directions that count, as many as would if each did wholly or not at all."""
     rank: int
     """How many directions are shrunk to less than half of the least one."""
 
 
-NOTHING = Shrinkage(np.inf, 1.0, 1.0, 1.0, 0)
+NOTHING = Shrinkage(np.inf, 1.0, 1.0, 1.0, 1.0, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,11 @@ class Plan:
     def cost(self) -> float:
         """Noise for one unit of the mark, relative to that before."""
         return self._mean([choice.cost for choice in self.choices])
+
+    @property
+    def kept(self) -> float:
+        """Share of the directions that count."""
+        return self._mean([choice.kept for choice in self.choices])
 
     @property
     def rank(self) -> int:
@@ -154,7 +161,8 @@ def least_noise(energies: Float, width: int, floor: float, *, alone: bool = Fals
         if cost < best.cost:
             quiet = penalty / (penalty + max(float(energies.min()), floor * width))
             rank = int((left < quiet / 2).sum())
-            best = Shrinkage(penalty, gain, squares / height, cost, rank)
+            kept = total**2 / (height * squares)
+            best = Shrinkage(penalty, gain, squares / height, cost, kept, rank)
     return best
 
 
