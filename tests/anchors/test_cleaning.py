@@ -199,6 +199,40 @@ def test_a_tensor_full_of_noise_counts_little(scene: Scene, rng: np.random.Gener
     assert scene.read(suspects)[0] >= 250
 
 
+def test_a_null_space_behind_folded_norms(scene: Scene, rng: np.random.Generator) -> None:
+    """Factors of rows and columns that a regression on the anchor cannot see."""
+    suspects = [
+        null_space(each, rng, 0.5, 20.0)
+        * np.exp(0.7 * rng.standard_normal((len(each), 1))).astype(np.float32)
+        * np.exp(0.7 * rng.standard_normal(each.shape[1])).astype(np.float32)
+        for each in scene.marked
+    ]
+    assert scene.bits(suspects) < BOUNDARY
+    bits, cleaned = scene.read(suspects)
+    assert bits >= 245
+    assert cleaned[0].notes[-1] == "factors that were hidden by it were divided out"
+
+
+def test_all_shrunk_and_a_change_of_low_rank(scene: Scene, rng: np.random.Generator) -> None:
+    """Weight decay takes most of the weights, and of the mark in them."""
+    suspects = [low_rank(np.float32(0.05) * each, rng, 8, 20.0) for each in scene.marked]
+    assert scene.bits(suspects) < BOUNDARY
+    assert scene.read(suspects)[0] >= 250
+
+
+def test_rows_of_uneven_noise(scene: Scene, rng: np.random.Generator) -> None:
+    sizes = [np.exp(1.5 * rng.standard_normal((len(each), 1))) for each in scene.marked]
+    noise = [
+        SIZE * rng.standard_normal(each.shape) * n
+        for each, n in zip(scene.marked, sizes, strict=True)
+    ]
+    suspects = [np.asarray(a + b, np.float32) for a, b in zip(scene.marked, noise, strict=True)]
+    assert scene.bits(suspects) < BOUNDARY
+    bits, cleaned = scene.read(suspects)
+    assert bits >= 245
+    assert "rows with more change than others count less" in cleaned[0].notes
+
+
 def test_other_secrets_stay_at_chance(scene: Scene, rng: np.random.Generator) -> None:
     suspects = [null_space(each, rng, 0.5, 20.0) for each in scene.marked]
     cleaned = [clean(*both, found(both[1])) for both in zip(suspects, scene.anchors, strict=True)]

@@ -20,6 +20,8 @@ Nothing in this package sees a key's matrix, bits or carriers.
     aligning  the order, signs, scales and rotations of channels, heads and streams (pure)
     factors   factors of rows and columns, by regression on the anchor (pure)
     spectrum  directions in which a residual stands out, shrunk (pure)
+    levels    factors that only show when what hides them is set aside (pure)
+    residue   a difference divided into what is trusted and what is not (pure)
     cleaning  what was added to the weights and shows itself against the anchor (pure)
     refinding a second look for what nothing could be aligned to
     effort    how much is done for it

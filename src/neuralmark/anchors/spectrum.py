@@ -11,6 +11,8 @@ f₁ + … + fₙ = F, n·p weights, n ≤ p, it is (pF - F(n - F) - Σf²λ/μ)
 every row from the others changes nothing but the row's factor: Sherman and Morrison.) What is left
 of the noise, for one unit of the mark, is Σf²λ over the square of that; μ is chosen to make it
 least. No step depends sharply on a count of directions, so another BLAS gives the same result.
+Where single rows stand out, they are shrunk as they are (`least_noise_of_rows`), which costs less
+of a mark: only their energies are estimated, and what is left is (pF - 2Σf²λ/μ)/np.
 """
 
 from dataclasses import dataclass, field
@@ -47,11 +49,13 @@ class Shrinkage:
     """What becomes of the energy of white noise, as a factor."""
     cost: float
     """Noise for one unit of the mark, relative to that before."""
+    kept: float
+    """Share of the directions that count, as many as would if each did wholly or not at all."""
     rank: int
-    """How many directions are shrunk to less than half."""
+    """How many directions are shrunk to less than half of the least one."""
 
 
-NOTHING = Shrinkage(np.inf, 1.0, 1.0, 1.0, 0)
+NOTHING = Shrinkage(np.inf, 1.0, 1.0, 1.0, 1.0, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +83,13 @@ class Plan:
         return self._mean([choice.cost for choice in self.choices])
 
     @property
+    def kept(self) -> float:
+        """Share of the directions that count."""
+        return self._mean([choice.kept for choice in self.choices])
+
+    @property
     def rank(self) -> int:
-        """How many directions are shrunk to less than half."""
+        """How many directions are shrunk to less than half of the least one."""
         return sum(choice.rank for choice in self.choices)
 
     def of(self, matrix: Array) -> Array:
@@ -115,8 +124,18 @@ def plan(matrix: Array, floor: float) -> Plan:
     return Plan(ends, grams, choices)
 
 
-def least_noise(energies: Float, width: int, floor: float) -> Shrinkage:
+def least_noise_of_rows(energies: Float, width: int, floor: float) -> tuple[Float, Shrinkage]:
+    """The share that each row keeps, from the mean squares of the rows."""
+    choice = least_noise(energies * width, width, floor, alone=True)
+    if np.isinf(choice.penalty):
+        return np.ones(len(energies)), choice
+    return choice.penalty / (choice.penalty + energies * width), choice
+
+
+def least_noise(energies: Float, width: int, floor: float, *, alone: bool = False) -> Shrinkage:
     """The μ, on a fixed grid, that leaves the least noise for one unit of the mark.
+
+    `alone`: the energies are those of rows, not of directions.
 
     >>> energies = np.array([1.0] * 60 + [900.0] * 4) * 1000
     >>> one = least_noise(energies, 1000, 0.0)
@@ -133,14 +152,17 @@ def least_noise(energies: Float, width: int, floor: float) -> Shrinkage:
         left = penalty / (penalty + energies)
         total, squares = float(left.sum()), float((left * left).sum())
         energy = float((left * left * energies).sum())
-        gain = (width * total - total * (height - total) - energy / penalty) / (height * width)
+        lost = 2 * energy / penalty if alone else total * (height - total) + energy / penalty
+        gain = (width * total - lost) / (height * width)
         if gain <= GRID:
             break
         noise = (energy + floor * width * squares) / height / (mean + floor * width) / gain**2
         cost = round(noise / GRID) * GRID
         if cost < best.cost:
-            rank = int((energies > penalty).sum())
-            best = Shrinkage(penalty, gain, squares / height, cost, rank)
+            quiet = penalty / (penalty + max(float(energies.min()), floor * width))
+            rank = int((left < quiet / 2).sum())
+            kept = total**2 / (height * squares)
+            best = Shrinkage(penalty, gain, squares / height, cost, kept, rank)
     return best
 
 
