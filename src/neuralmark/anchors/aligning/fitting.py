@@ -19,8 +19,8 @@ from neuralmark.anchors.aligning.puzzle import (
     Floats,
     Order,
     Orders,
-    Piece,
     Puzzle,
+    PuzzlePiece,
     Signs,
 )
 from neuralmark.anchors.moves import MISSING
@@ -187,7 +187,7 @@ def _update(
     return _placed(bundle, terms, signed=signs is not None)
 
 
-def _seen(piece: Piece, axis: int, other: Order, signs: Floats | None) -> _Term | None:
+def _seen(piece: PuzzlePiece, axis: int, other: Order, signs: Floats | None) -> _Term | None:
     """The channels of an axis, by those of the other axis that have a place."""
     one, two = np.moveaxis(piece.anchor, axis, 0), np.moveaxis(piece.suspect, axis, 0)
     basis = piece.basis if signs is None else None
@@ -242,7 +242,7 @@ def _blocks(bundle: Bundle, terms: list[_Term], *, signed: bool) -> Blocks:
     return blocks
 
 
-def _products(piece: Piece, orders: Orders) -> Floats:
+def _products(piece: PuzzlePiece, orders: Orders) -> Floats:
     """Inner products of the kernels of both models, as the orders lie."""
     rows, columns = (orders[number].index for number in piece.bundles)
     products = np.zeros(piece.anchor.shape[:2], piece.anchor.dtype)

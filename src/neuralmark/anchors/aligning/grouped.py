@@ -14,7 +14,7 @@ from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.aligning.finishing import Axis, aligned, kept_orders
 from neuralmark.anchors.aligning.fitting import fit, fits, guessed
 from neuralmark.anchors.aligning.joining import Joints, find_copies
-from neuralmark.anchors.aligning.puzzle import Bundle, Fit, Floats, Order, Piece, Puzzle
+from neuralmark.anchors.aligning.puzzle import Bundle, Fit, Floats, Order, Puzzle, PuzzlePiece
 from neuralmark.anchors.aligning.single import can_be
 from neuralmark.anchors.aligning.vectors import follow, followers
 from neuralmark.anchors.anchor import Anchor
@@ -72,7 +72,7 @@ def _in_order(
     copies = _copies(structure, layout, suspects, anchor)
     found: dict[str, Aligned] = {}
     for part in parts:
-        work = _Work(sorted(part), layout, suspects, anchor)
+        work = _GroupWork(sorted(part), layout, suspects, anchor)
         found.update(work.done({}))
         if any(lane.owner in copies for lane in work.lanes()):
             joined = work.done(copies)
@@ -81,7 +81,7 @@ def _in_order(
 
 
 @dataclass(frozen=True, eq=False)
-class _Work:
+class _GroupWork:
     """Tensors that share channels, to be put in order together."""
 
     names: list[str]
@@ -119,7 +119,7 @@ class _Work:
     def puzzle(self, copies: Mapping[str, Joints]) -> Puzzle:
         """All tensors as pieces."""
         owners = {owner: number for number, owner in enumerate(self.owners())}
-        pieces: list[Piece] = []
+        pieces: list[PuzzlePiece] = []
         sides: dict[int, list[tuple[int, int]]] = {number: [] for number in owners.values()}
         for name in self.names:
             rows, columns = (owners[self.layout[name, axis].owner] for axis in (0, 1))
@@ -127,7 +127,7 @@ class _Work:
             sides[columns].append((len(pieces), 1))
             one = self._cube(self.anchor[name], name)
             two = self._cube(self._joined(name, copies), name)
-            pieces.append(Piece(name, one, two, (rows, columns)))
+            pieces.append(PuzzlePiece(name, one, two, (rows, columns)))
         bundles = []
         for touched in sides.values():
             piece, axis = pieces[touched[0][0]], touched[0][1]

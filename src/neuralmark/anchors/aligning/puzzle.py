@@ -1,6 +1,6 @@
 """Tensors and the channels they share, as pieces of one puzzle.
 
-A `Piece` is a tensor of the anchor and what the suspect has for it; a `Bundle` is a set of channels
+A `PuzzlePiece` is a tensor of the anchor and what the suspect has for it; a `Bundle` is a set of channels
 that move together wherever they occur: rows of what makes them, columns of what reads them. A
 single tensor is one piece with two bundles.
 """
@@ -23,7 +23,7 @@ GUESS = 0.3
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class PuzzlePiece:
     """One tensor of both models, balanced: rows x columns x positions."""
 
     name: str
@@ -74,7 +74,7 @@ Signs = tuple[Floats, Floats]
 class Puzzle:
     """All pieces and bundles."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PuzzlePiece, ...]
     bundles: tuple[Bundle, ...]
 
 

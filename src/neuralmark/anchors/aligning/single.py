@@ -10,7 +10,7 @@ from neuralmark.anchors.aligning.contents import balanced, laid
 from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.aligning.finishing import Axis, aligned, kept_orders
 from neuralmark.anchors.aligning.fitting import fit, fits, guessed
-from neuralmark.anchors.aligning.puzzle import Bundle, Fit, Order, Piece, Puzzle
+from neuralmark.anchors.aligning.puzzle import Bundle, Fit, Order, Puzzle, PuzzlePiece
 from neuralmark.anchors.moves import Move
 from neuralmark.structures.structure import Array
 
@@ -44,7 +44,7 @@ def _axes(puzzle: Puzzle, fixed: dict[int, Order]) -> list[Axis]:
 
 def _puzzle(values: Array, anchor: Array) -> Puzzle:
     one, two = balanced(laid(anchor)), balanced(laid(values))
-    piece = Piece("", one, two, (0, 1))
+    piece = PuzzlePiece("", one, two, (0, 1))
     sizes = zip(one.shape[:2], two.shape[:2], strict=True)
     return Puzzle((piece,), tuple(Bundle(a, b, ((0, n),)) for n, (a, b) in enumerate(sizes)))
 
