@@ -1,8 +1,8 @@
 """Tensors and the channels they share, as pieces of one puzzle.
 
-A `PuzzlePiece` is a tensor of the anchor and what the suspect has for it; a `Bundle` is a set of channels
-that move together wherever they occur: rows of what makes them, columns of what reads them. A
-single tensor is one piece with two bundles.
+A `PuzzlePiece` is a tensor of the anchor and what the suspect has for it; a `Bundle` is a set of
+channels that move together wherever they occur: rows of what makes them, columns of what reads
+them. A single tensor is one piece with two bundles.
 """
 
 from collections.abc import Mapping
