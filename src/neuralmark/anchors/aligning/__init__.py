@@ -3,9 +3,12 @@
     contract   what is found for one tensor (Aligned)
     contents   what channels look like, without order, signs and factors
     assigning  which channel is which, from how alike they are
+    puzzle     tensors and the channels they share
     fitting    tensors put in order together: bundles of channels, in turn
     single     one tensor, no knowledge of the network
     grouped    tensors of a network whose structure is known
+    joining    channels that were split into parts
+    vectors    biases and batch norms, which follow the rows of their layer
     finishing  from orders to moves, and words for what was done
 
 Transformers have streams and heads that may have been mixed, not only moved:
@@ -34,8 +37,10 @@ from neuralmark.anchors.aligning.single import align_single, can_be
 from neuralmark.anchors.aligning.transformers import align_transformer
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.effort import ALIGN_LIMIT
+from neuralmark.anchors.factors import likeness
+from neuralmark.anchors.moves import Move
 from neuralmark.errors import AlignLimitError
-from neuralmark.structures.structure import Weights
+from neuralmark.structures.structure import Array, Weights
 
 _ALIKE = 0.9
 """A tensor that is so alike is not looked at again without the others."""
@@ -54,14 +59,15 @@ def align(
     found = found or align_groups(suspects, anchor, wanted, limit)
     for name in wanted:
         if name not in found or found[name].cosine < _ALIKE:
-            alone = _alone(suspects, anchor, name, limit)
+            alone = _alone(suspects[name], anchor[name], limit)
             if name not in found or alone.cosine > found[name].cosine:
                 found[name] = alone
     return found
 
 
-def _alone(suspects: Weights, anchor: Anchor, name: str, limit: int) -> Aligned:
-    values, coarse = suspects[name], anchor[name]
+def _alone(values: Array, coarse: Array, limit: int) -> Aligned:
+    if coarse.ndim < 2 and values.shape == coarse.shape:
+        return Aligned((Move.same(len(coarse)),), (), likeness(values, coarse))
     if not can_be(values.shape, coarse.shape):
         return Aligned.absent(coarse.shape, UNLIKE)
     try:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuralmark.anchors.aligning.contract import FLIPPED, JOINED, PERMUTED, Aligned
-from neuralmark.anchors.aligning.fitting import Fit, Floats, Order, Puzzle
 from neuralmark.anchors.aligning.joining import Joints
+from neuralmark.anchors.aligning.puzzle import Fit, Floats, Order, Puzzle
 from neuralmark.anchors.factors import LEAST_LIKENESS, likeness
 from neuralmark.anchors.moves import MISSING, Mask, Move, moved
 from neuralmark.structures.structure import Array, Indices

@@ -1,26 +1,30 @@
 """Tensors put in order together: channels that several of them share get one order (pure).
 
-A `PuzzlePiece` is a tensor of the anchor and what the suspect has for it; a `Bundle` is a set of
-channels that move together wherever they occur: rows of what makes them, columns of what reads
-them. A single tensor is one piece with two bundles. One bundle is put in order at a time, by all
-of its pieces, as the channels on their other axes lie at present; first without signs, then with
-signs, which every piece has for itself (batch norms undo them, and positive factors are balanced
-away).
+One bundle is put in order at a time, by all of its pieces, as the channels on their other axes lie
+at present; first without signs, then with signs, which every piece has for itself (batch norms undo
+them, and positive factors are balanced away).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from neuralmark.anchors.aligning import contents
 from neuralmark.anchors.aligning.assigning import Blocks, matched
-from neuralmark.anchors.moves import MISSING, Mask
+from neuralmark.anchors.aligning.puzzle import (
+    GUESS,
+    Bundle,
+    Fit,
+    Floats,
+    Order,
+    Orders,
+    Puzzle,
+    PuzzlePiece,
+    Signs,
+)
+from neuralmark.anchors.moves import MISSING
 from neuralmark.structures.structure import Indices
-
-Floats = npt.NDArray[np.floating]
 
 _SWEEPS = 16
 _WORK = 1 << 33
@@ -32,76 +36,9 @@ _POWERS = 20
 _DOUBT = 0.25
 """Weight of a channel whose place is not the best for both sides."""
 _BEYOND_LUCK = 1.5
+_MANY = 1 << 19
 _STEP, _PATIENCE = 1.005, 3
 """Sweeps that make nothing likelier by so much are the last, after so many."""
-_GUESS = 0.3
-"""Trust in an order that is a guess."""
-
-
-@dataclass(frozen=True, eq=False)
-class PuzzlePiece:
-    """One tensor of both models, balanced: rows x columns x positions."""
-
-    name: str
-    anchor: Floats
-    suspect: Floats
-    bundles: tuple[int, int]
-    """Which channels its rows and its columns are."""
-
-    @cached_property
-    def basis(self) -> Floats:
-        """In which kernels are seen without their signs."""
-        return contents.main_positions(self.anchor)
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """Channels that move together: how many there are, and in which pieces (piece, axis)."""
-
-    anchor: int
-    suspect: int
-    sides: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Order:
-    """Where each channel of the anchor lies in the suspect."""
-
-    index: Indices
-    alike: Floats
-    sure: Mask
-    """Whether the two are each other's best."""
-    trust: float
-    luck: float = 0.0
-    """How alike the best of strangers are."""
-
-    @classmethod
-    def same(cls, size: int) -> "Order":
-        """Everything where it is."""
-        return cls(np.arange(size), np.ones(size), np.ones(size, bool), _GUESS)
-
-
-Orders = Mapping[int, Order]
-Signs = tuple[Floats, Floats]
-"""Of the rows and of the columns of one piece."""
-
-
-@dataclass(frozen=True)
-class Puzzle:
-    """All pieces and bundles."""
-
-    pieces: tuple[PuzzlePiece, ...]
-    bundles: tuple[Bundle, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """Everything in order."""
-
-    orders: dict[int, Order]
-    signs: tuple[Signs, ...]
-    score: float
-    """Mean cosine over all weights of the anchor, balanced."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,10 +64,17 @@ def fit(puzzle: Puzzle, start: Orders, fixed: Orders | None = None) -> Fit:
     held = fixed or {}
     orders = _completed(puzzle, {**start, **held})
     orders = _settled(puzzle, orders, held, signed=False)
-    orders = _settled(puzzle, orders, held, signed=True)
+    if not _hopeless(puzzle, orders):
+        orders = _settled(puzzle, orders, held, signed=True)
     products = [_products(piece, orders) for piece in puzzle.pieces]
     found = tuple(rank_one_signs(product) for product in products)
     return Fit(orders, found, _score(puzzle, orders, products, found))
+
+
+def _hopeless(puzzle: Puzzle, orders: Orders) -> bool:
+    """Whether many channels found no places better than luck: not worth the time."""
+    large = any(bundle.anchor * bundle.suspect > _MANY for bundle in puzzle.bundles)
+    return large and all(order.trust < _BEYOND_LUCK * order.luck for order in orders.values())
 
 
 def guessed(puzzle: Puzzle, number: int) -> Order:
@@ -144,7 +88,7 @@ def guessed(puzzle: Puzzle, number: int) -> Order:
         units = contents.unit_rows(one), contents.unit_rows(two)
         terms.append(_Term(*units, weight, one.shape[1]))
     found = _placed(bundle, terms, signed=False)
-    return Order(found.index, found.alike, found.sure, _GUESS)
+    return Order(found.index, found.alike, found.sure, GUESS)
 
 
 def rank_one_signs(products: Floats) -> Signs:

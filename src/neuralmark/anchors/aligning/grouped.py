@@ -12,19 +12,11 @@ from dataclasses import dataclass
 from neuralmark.anchors.aligning.contents import balanced, laid
 from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.aligning.finishing import Axis, aligned, kept_orders
-from neuralmark.anchors.aligning.fitting import (
-    Bundle,
-    Fit,
-    Floats,
-    Order,
-    Puzzle,
-    PuzzlePiece,
-    fit,
-    fits,
-    guessed,
-)
+from neuralmark.anchors.aligning.fitting import fit, fits, guessed
 from neuralmark.anchors.aligning.joining import Joints, find_copies
+from neuralmark.anchors.aligning.puzzle import Bundle, Fit, Floats, Order, Puzzle, PuzzlePiece
 from neuralmark.anchors.aligning.single import can_be
+from neuralmark.anchors.aligning.vectors import follow, followers
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.structures.structure import HEADS, Array, Group, Structure, Weights
 
@@ -43,6 +35,8 @@ class Lane:
     block: int = 1
     reads: bool = False
     movable: bool = False
+    count: int = 0
+    """How many channels the suspect has."""
 
 
 Layout = dict[tuple[str, int], Lane]
@@ -58,21 +52,36 @@ def align_groups(
         return {}
     shapes = _shapes(suspects, anchor, limit)
     layout = _layout(structure, shapes)
+    beside = followers(structure, set(shapes))
+    wanted = {beside[name][0] if name in beside else name for name in names}
+    found = _in_order(layout, [p for p in _parts(layout, shapes) if p & wanted], suspects, anchor)
+    for name in names:
+        leader, turns = beside.get(name, ("", False))
+        if leader in found and name in suspects and name in anchor:
+            aside = follow(name, found[leader], suspects, anchor, turns=turns)
+            found.update({} if aside is None else {name: aside})
+    return {name: aligned for name, aligned in found.items() if name in names}
+
+
+def _in_order(
+    layout: Layout, parts: list[set[str]], suspects: Weights, anchor: Anchor
+) -> dict[str, Aligned]:
+    """All tensors of some parts of the network; with copies joined where that is likelier."""
+    structure = anchor.skeleton.structure
+    assert structure is not None
     copies = _copies(structure, layout, suspects, anchor)
     found: dict[str, Aligned] = {}
-    for part in _parts(layout, shapes):
-        if part.isdisjoint(names):
-            continue
-        work = _Work(sorted(part), layout, suspects, anchor)
+    for part in parts:
+        work = _GroupWork(sorted(part), layout, suspects, anchor)
         found.update(work.done({}))
         if any(lane.owner in copies for lane in work.lanes()):
             joined = work.done(copies)
             found.update({n: a for n, a in joined.items() if a.cosine > found[n].cosine})
-    return {name: aligned for name, aligned in found.items() if name in names}
+    return found
 
 
 @dataclass(frozen=True, eq=False)
-class _Work:
+class _GroupWork:
     """Tensors that share channels, to be put in order together."""
 
     names: list[str]
@@ -178,7 +187,7 @@ def _sides(group: Group, shapes: Shapes) -> Layout:
     common = max(Counter(counts.values()).items(), key=lambda item: (item[1], item[0]))[0]
     reads = set(group.consumers)
     return {
-        (side.tensor, side.axis): Lane(group.name, side.block, side in reads, group.movable)
+        (side.tensor, side.axis): Lane(group.name, side.block, side in reads, group.movable, common)
         for side, count in counts.items()
         if count == common
     }
@@ -188,11 +197,11 @@ def _copies(
     structure: Structure, layout: Layout, suspects: Weights, anchor: Weights
 ) -> dict[str, Joints]:
     """Of every group whose channels are in the layout, its copies, where it has some."""
-    owners = {lane.owner for lane in layout.values()}
+    counts = {lane.owner: lane.count for lane in layout.values()}
     found = {}
     for group in structure.groups:
-        joints = find_copies(group, suspects, anchor) if group.name in owners else None
-        if joints is not None:
+        joints = find_copies(group, suspects, anchor) if group.name in counts else None
+        if joints is not None and len(joints.whole) == counts[group.name]:
             found[group.name] = joints
     return found
 

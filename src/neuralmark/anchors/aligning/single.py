@@ -9,16 +9,8 @@ from neuralmark.anchors.aligning.assigning import require_within
 from neuralmark.anchors.aligning.contents import balanced, laid
 from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.aligning.finishing import Axis, aligned, kept_orders
-from neuralmark.anchors.aligning.fitting import (
-    Bundle,
-    Fit,
-    Order,
-    Puzzle,
-    PuzzlePiece,
-    fit,
-    fits,
-    guessed,
-)
+from neuralmark.anchors.aligning.fitting import fit, fits, guessed
+from neuralmark.anchors.aligning.puzzle import Bundle, Fit, Order, Puzzle, PuzzlePiece
 from neuralmark.anchors.moves import Move
 from neuralmark.structures.structure import Array
 

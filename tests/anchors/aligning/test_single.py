@@ -1,0 +1,110 @@
+"""One tensor, nothing known of its network."""
+
+import numpy as np
+import pytest
+
+from neuralmark.anchors.aligning.single import align_single
+from neuralmark.anchors.effort import ALIGN_LIMIT
+from neuralmark.anchors.factors import rescaled
+from neuralmark.anchors.moves import MISSING, Move, moved
+from neuralmark.errors import AlignLimitError
+from tests.support.models import gaussian
+from tests.support.rebuilt import coarse, trained
+
+RNG = np.random.default_rng(0)
+
+
+def shuffled(values: np.ndarray, seed: int = 0) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Rows and columns in another order, turned and scaled; and where each of them went."""
+    rng = np.random.default_rng(seed)
+    places = []
+    for axis in (0, 1):
+        size = values.shape[axis]
+        order = rng.permutation(size)
+        factors = rng.choice([-1, 1], size) * np.exp(rng.uniform(-1, 1, size))
+        shape = [1] * values.ndim
+        shape[axis] = -1
+        values = np.take(values, order, axis) * factors.reshape(shape)
+        places.append(np.argsort(order))
+    return values.astype(np.float32), places
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        trained("residual")["layer2.0.conv2.weight"],
+        trained("chain")["features.4.weight"],
+        gaussian(300, 500),
+        gaussian(48, 40, 5, 5),
+    ],
+    ids=["trained", "chain", "Gaussian matrix", "large kernels"],
+)
+def test_order_and_signs_are_found(values: np.ndarray) -> None:
+    suspect, places = shuffled(values)
+    found = align_single(suspect, coarse(values), ALIGN_LIMIT)
+    for move, place in zip(found.moves, places, strict=True):
+        np.testing.assert_array_equal(move.index, place)
+    assert found.changes == ("permuted", "flipped")
+    back, changes = rescaled(moved(suspect, found.moves), coarse(values))
+    assert np.linalg.norm(back - values) < 0.05 * np.linalg.norm(values)
+    assert changes == ("rescaled",)
+
+
+def test_more_channels_than_a_full_assignment_takes() -> None:
+    values = gaussian(2300, 400)
+    suspect, places = shuffled(values)
+    known = Move(places[1])
+    found = align_single(suspect, coarse(values), ALIGN_LIMIT, (None, known))
+    np.testing.assert_array_equal(found.moves[0].index, places[0])
+    np.testing.assert_array_equal(found.moves[1].index, places[1])
+
+
+def test_strangers_among_the_channels() -> None:
+    values = trained("residual")["layer2.0.conv2.weight"]
+    suspect, places = shuffled(values)
+    more = np.concatenate([suspect[:20], RNG.choice(suspect.reshape(-1), (9, *suspect.shape[1:]))])
+    found = align_single(more.astype(np.float32), coarse(values), ALIGN_LIMIT)
+    np.testing.assert_array_equal(
+        found.moves[0].index, np.where(places[0] < 20, places[0], MISSING)
+    )
+    assert found.changes == ("permuted", "flipped", "9 dummies dropped", "12 channels missing")
+
+
+@pytest.mark.parametrize(
+    "fill", [0.0, 1.0, np.nan, np.inf], ids=["zeros", "equal", "NaN", "infinite"]
+)
+def test_nothing_to_go_by(fill: float) -> None:
+    anchor = gaussian(48, 64, 3, 3)
+    suspect = np.full((60, 64, 3, 3), fill, np.float32)
+    found = align_single(suspect, anchor, ALIGN_LIMIT)
+    assert found.cosine < 0.1
+    back, _ = rescaled(moved(suspect, found.moves), anchor)
+    assert np.isfinite(back).all()
+
+
+def test_a_spoilt_channel_spoils_no_other() -> None:
+    values = trained("residual")["layer2.0.conv2.weight"]
+    suspect, places = shuffled(values)
+    suspect[3] = np.nan
+    found = align_single(suspect, coarse(values), ALIGN_LIMIT)
+    np.testing.assert_array_equal(
+        found.moves[0].index, np.where(places[0] == 3, MISSING, places[0])
+    )
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_sizes_do_not_matter(size: float) -> None:
+    values = trained("residual")["layer1.0.conv1.weight"]
+    suspect, places = shuffled(values)
+    found = align_single((suspect * size).astype(np.float32), coarse(values), ALIGN_LIMIT)
+    np.testing.assert_array_equal(found.moves[0].index, places[0])
+
+
+def test_many_equal_rows_are_within_bounds() -> None:
+    found = align_single(np.ones((30_000, 32), np.float32), gaussian(64, 32), ALIGN_LIMIT)
+    assert found.changes == ("30,032 dummies dropped", "96 channels missing")
+
+
+def test_beyond_the_limit() -> None:
+    with pytest.raises(AlignLimitError, match=r"raise align_limit to 12,800 or more"):
+        align_single(gaussian(200, 32), gaussian(64, 32), 10_000)
