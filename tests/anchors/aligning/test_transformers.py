@@ -343,3 +343,25 @@ def test_beyond_the_limit_only_the_channels_stay() -> None:
     found = align_transformer(suspect, of.anchor, names, 1000)
     assert not any("mlp" in name for name in found)
     assert all("self_attn" in name for name in found)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert untied", "vit"])
+def test_what_lies_outside_of_the_layers(name: str) -> None:
+    weights = arrays(trained(name))
+    wide = tuple((n, v.shape) for n, v in weights.items() if v.ndim > 1)
+    anchor = build(OriginalArrays(weights), AnchorRecipe(wide, 4 if name == "gpt2" else 8))
+    table = weights
+    for how in ("all", "vocabulary")[: 1 if name == "vit" else 2]:
+        attack = Restructure(cast("Any", how), 0.0 if how == "all" else 1.0, anchor.skeleton.heads)
+        changed = launch(attack, table).weights
+        assert changed is not None
+        table = dict(changed)
+    names = [n for n, _ in anchor.placement]
+    found = align_transformer(table, anchor, names, ALIGN_LIMIT)
+    tied = {two for _, two in anchor.skeleton.tied}
+    assert found.keys() >= set(names) - tied
+    for n in found:
+        assert found[n].cosine > 0.97, n
+        assert moved(table[n], found[n].moves).shape == anchor.entry(n).shape
+    if name != "vit":
+        assert any("permuted" in found[n].changes for n in names if not LAYER.match(n))

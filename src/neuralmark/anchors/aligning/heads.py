@@ -233,15 +233,21 @@ def _inverse(matrix: Floats) -> Floats:
 
 
 def _idle(pairs: list[_HeadPair], matrix: Floats, inverse: Floats) -> bool:
-    """Whether the identity suits as well, apart from what so many numbers fit by chance."""
+    """Whether no matrix suits as well, apart from what so many numbers fit by chance."""
     plain, fitted = 0.0, 0.0
     for pair in pairs:
         whole = max(float(np.vdot(pair.one, pair.one)), _TINY)
         turned = (inverse if pair.inverse else matrix) @ pair.two
-        plain += float(np.square(pair.one - pair.two).sum()) / whole
+        plain += _apart(pair.one, pair.two) / whole
         fitted += float(np.square(pair.one - turned).sum()) / whole
     size, width = pairs[0].one.shape
     return bool(plain <= fitted * (1 + 2 * size / width))
+
+
+def _apart(one: Floats, two: Floats) -> float:
+    """Squared distance, when the second is brought to its best size."""
+    size = max(float(np.vdot(two, one)) / max(float(np.vdot(two, two)), _TINY), 0.0)
+    return float(np.square(one - size * two).sum())
 
 
 def _rotary(parts: Parts, order: _HeadOrder, size: int) -> dict[str, Move]:
@@ -287,9 +293,8 @@ def _phases(two: Two, index: Indices, size: int, layout: Indices) -> tuple[Float
         factor = inner / np.maximum(square, _TINY)
         made = factor[:, None] * theirs
         alike += cosine(mine.view(np.float64), made.view(np.float64))
-        plain = float(np.square(np.abs(mine - theirs)).sum())
         fitted = float(np.square(np.abs(mine - made)).sum())
-        if plain > fitted * (1 + 8 / one.shape[1]):
+        if _apart(one, other) > fitted * (1 + 8 / one.shape[1]):
             blocks[head], turned = _complex_block(factor), True
     return (blocks if turned else None), alike
 

@@ -69,11 +69,12 @@ def align_hidden(
     both: BothModels, group: Group, turn: Move, gains: Gains, limit: int
 ) -> HiddenMoves | None:
     """The order of a group's channels, and their factors; None where nothing is there to tell."""
+    stream = both.stream.tensors()
     layers = [
         _HiddenLayer(role, streamed(both, side, group.size, turn, gains))
         for role, sides in sides_of(group).items()
         for side in sides
-        if both.has(side.tensor) and len(both.anchor.entry(side.tensor).shape) == 2
+        if side.tensor in stream and both.has_matrix(side.tensor)
     ]
     counts = {tuple(len(x) for x in layer.two) for layer in layers}
     if len(counts) != 1:

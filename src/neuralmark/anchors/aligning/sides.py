@@ -43,6 +43,10 @@ class BothModels:
         """Whether both have all of these tensors, and the anchor has them whole."""
         return all(self.shares(name) and self.anchor.entry(name).rows is None for name in names)
 
+    def has_matrix(self, name: str) -> bool:
+        """Whether both have this tensor whole, and it has two axes."""
+        return self.has(name) and len(self.anchor.entry(name).shape) == 2
+
     def shares(self, name: str) -> bool:
         """Whether both have a tensor of this name with as many axes, and something in it."""
         if name not in self.suspects or name not in self.anchor:

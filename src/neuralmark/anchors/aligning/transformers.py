@@ -13,6 +13,7 @@ from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.aligning.layers import AxisRun, align_layer, layers_of
 from neuralmark.anchors.aligning.sides import BothModels
 from neuralmark.anchors.aligning.turning import StreamSearch, stream_width
+from neuralmark.anchors.aligning.vocabulary import token_runs
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.structures.structure import Weights
 
@@ -37,5 +38,7 @@ def align_transformer(
             for run in align_layer(both, layer, view, limit) if known is None else known:
                 if run.side.tensor in runs:
                     runs[run.side.tensor].append(run)
+    for run in token_runs(both, view, runs, limit):
+        runs[run.side.tensor].append(run)
     found = {name: aligned(both, name, runs[name], view) for name in wanted}
     return {name: one for name, one in found.items() if one is not None}

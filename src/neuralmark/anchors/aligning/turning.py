@@ -106,7 +106,7 @@ class StreamSearch:
         rows = [
             tuple(folded(self.both, side, group.size, gains, model) for model in (0, 1))
             for side in exact
-            if self.both.has(side.tensor) and len(self.both.anchor.entry(side.tensor).shape) == 2
+            if self.both.has_matrix(side.tensor)
         ]
         if not rows or len({tuple(map(len, two)) for two in rows}) > 1:
             return
@@ -136,7 +136,7 @@ class StreamSearch:
             self.runs[layer.name] = align_layer(both, layer, view, self.limit)
             for run in self.runs[layer.name]:
                 name = run.side.tensor
-                if name in stream and len(both.anchor.entry(name).shape) == 2:
+                if name in stream and both.has_matrix(name):
                     one, two = streamed(both, run.side, run.length, plain, view.gains)
                     moments.add(one, run.move.of(two, 0))
         best = view

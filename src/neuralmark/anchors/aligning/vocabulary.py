@@ -4,12 +4,14 @@ Their embeddings alone tell little when the stream was rotated too. What the lay
 tells them apart; then stream and tokens put each other in order, in turns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
 from neuralmark.anchors.aligning.assigning import matched
+from neuralmark.anchors.aligning.contract import PERMUTED
 from neuralmark.anchors.aligning.fingerprints import match_vectors
+from neuralmark.anchors.aligning.layers import AxisRun, StreamView
 from neuralmark.anchors.aligning.sides import BothModels, Gains, Two, sketched, unit_rows, with_gain
 from neuralmark.anchors.aligning.streams import Moments, nearest_rotation
 from neuralmark.anchors.aligning.witnesses import LayerProduct
@@ -17,6 +19,8 @@ from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.structures.structure import Array, Indices
 
 _ROUNDS = 5
+_PLACED = 0.98
+"""Tokens that are as alike as this where they lay, in units of any other order, lie there."""
 _ENOUGH = 1.5
 """Tokens for each channel of the stream with which the two can put each other in order."""
 
@@ -50,6 +54,48 @@ def _forms(both: BothModels, gains: Gains) -> list[Two]:
         if not found or (one.shape, two.shape) == (found[0][0].shape, found[0][1].shape):
             found.append((one, two))
     return found
+
+
+def token_runs(
+    both: BothModels, view: StreamView, names: Collection[str], limit: int
+) -> Iterator[AxisRun]:
+    """The order of the tokens in those of these tensors that have all of them, if it is another."""
+    vocabulary = both.structure.vocabulary
+    sides = [] if vocabulary is None else vocabulary.sides()
+    wanted = [side for side in sides if side.tensor in names and both.has(side.tensor)]
+    index = _order(both, view, limit) if wanted else None
+    if index is None:
+        return
+    for side in wanted:
+        if both.anchor.entry(side.tensor).shape[side.axis] == len(index):
+            yield AxisRun(side, len(index), Move(index), frozenset({PERMUTED}))
+
+
+def _order(both: BothModels, view: StreamView, limit: int) -> Indices | None:
+    """Where the suspect has each token, if not where the anchor has it or beyond the limit."""
+    assert both.structure.vocabulary is not None
+    stream = both.stream.tensors()
+    for side in both.structure.vocabulary.sides():
+        if side.axis or side.tensor not in stream or not both.has_matrix(side.tensor):
+            continue
+        one, two = with_gain(both.whole(side.tensor), view.gains.get(side.tensor))
+        two = view.turn.of(two, 1)
+        if len(one) * len(two) > limit:
+            return None
+        index = nearest_tokens(one, two)
+        return None if _in_place(one, two, index) else index
+    return None
+
+
+def _in_place(one: Array, two: Array, index: Indices) -> bool:
+    """Whether tokens lie where they lay, rather than in this order."""
+    if len(one) != len(two):
+        return False
+    there = index != MISSING
+    mine, theirs = unit_rows(one), unit_rows(two)
+    plain = float(np.vdot(mine, theirs))
+    found = float(np.vdot(mine[there], theirs[index[there]]))
+    return plain >= _PLACED * found
 
 
 def nearest_tokens(one: Array, two: Array) -> Indices:
