@@ -80,7 +80,7 @@ def test_work_is_bounded_however_short_each_look(anchor: Anchor) -> None:
     assert quest.exhausted
 
 
-ODD = {
+ODD: dict[str, Table] = {
     "nothing": {},
     "zeros": {n: np.zeros_like(v) for n, v in ORIGINAL.items()},
     "ones": {n: np.ones_like(v) for n, v in ORIGINAL.items()},

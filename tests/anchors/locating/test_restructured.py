@@ -17,7 +17,7 @@ from neuralmark.anchors.locating.suspect import TableWeights  # noqa: E402
 from neuralmark.anchors.locating.views import Spaced, Stored  # noqa: E402
 from neuralmark.anchors.originals import OriginalArrays  # noqa: E402
 from neuralmark.attacks.contract import Scene  # noqa: E402
-from neuralmark.attacks.restructure import Restructure  # noqa: E402
+from neuralmark.attacks.restructure import Manner, Restructure  # noqa: E402
 from tests.support import architectures  # noqa: E402
 from tests.support.anchored import Table, anchor_of, arrays, found_in  # noqa: E402
 from tests.support.models import gaussian  # noqa: E402
@@ -26,7 +26,7 @@ from tests.support.models import gaussian  # noqa: E402
 @cache
 def trained(seed: int = 0) -> Table:
     """A small ResNet that has learnt digits for a few seconds."""
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     digits = load_digits()
     images = (
@@ -52,7 +52,7 @@ def network(name: str) -> tuple[Table, Anchor, int]:
     return weights, anchor_of(weights, heads), heads
 
 
-def rebuilt(weights: Table, heads: int, *ways: tuple[str, float]) -> Table:
+def rebuilt(weights: Table, heads: int, *ways: tuple[Manner, float]) -> Table:
     table, rng = dict(weights), np.random.default_rng(1)
     for how, amount in ways:
         target = tuple(name for name, value in table.items() if value.ndim > 1)
@@ -80,8 +80,10 @@ def handed_on(table: Table) -> tuple[Table, dict[str, str]]:
     return {names[name]: value for name, value in table.items()}, names
 
 
-EVERYTHING = (("permute", 1.0), ("rescale", 1.0), ("flip", 0.5))
-CASES = [
+Ways = tuple[tuple[Manner, float], ...]
+
+EVERYTHING: Ways = (("permute", 1.0), ("rescale", 1.0), ("flip", 0.5))
+CASES: list[tuple[str, Ways]] = [
     ("resnet", EVERYTHING),
     ("resnet", (*EVERYTHING, ("dummy", 8))),
     ("gpt2", (("permute", 1.0),)),
@@ -102,16 +104,14 @@ def found_share(suspect: Table, anchor: Anchor, names: dict[str, str]) -> float:
 
 
 @BOTH
-def test_by_name(name: str, ways: tuple[tuple[str, float], ...]) -> None:
+def test_by_name(name: str, ways: Ways) -> None:
     weights, anchor, heads = network(name)
     table = rebuilt(weights, heads, *ways)
     assert found_share(table, anchor, {n: n for n in table}) == 1
 
 
 @BOTH
-def test_by_profile_where_all_names_are_random(
-    name: str, ways: tuple[tuple[str, float], ...]
-) -> None:
+def test_by_profile_where_all_names_are_random(name: str, ways: Ways) -> None:
     weights, anchor, heads = network(name)
     suspect, names = renamed(rebuilt(weights, heads, *ways))
     assert found_share(suspect, anchor, names) > 0.85

@@ -35,7 +35,7 @@ def orders(count: int) -> tuple[Axes, ...]:
 
 
 @dataclass(frozen=True)
-class Way:
+class StoredAs:
     """How a stored shape becomes another: perhaps reshaped, turned, and reshaped again."""
 
     first: Shape | None = None
@@ -75,13 +75,13 @@ def size_of(shape: Shape) -> int:
 
 
 @lru_cache(_REMEMBERED)
-def _ways(have: Shape, want: Shape) -> tuple[Way, ...]:
+def _ways(have: Shape, want: Shape) -> tuple[StoredAs, ...]:
     return tuple(dict.fromkeys(_all_ways(have, want)))
 
 
-def _all_ways(have: Shape, want: Shape) -> Iterator[Way]:
+def _all_ways(have: Shape, want: Shape) -> Iterator[StoredAs]:
     if have == want:
-        yield Way()
+        yield StoredAs()
     if len(have) == len(want):
         yield from (_way(a) for a in orders(len(have)) if _lengths(have, a) == want)
     if math.prod(have) != math.prod(want) or len(have) == len(want) == 1:
@@ -100,7 +100,7 @@ def _all_ways(have: Shape, want: Shape) -> Iterator[Way]:
 
 
 @lru_cache(_REMEMBERED)
-def _free_ways(have: Shape, want: Shape, free: int) -> tuple[Way, ...]:
+def _free_ways(have: Shape, want: Shape, free: int) -> tuple[StoredAs, ...]:
     fixed = [k for k in range(len(want)) if k != free]
 
     def fits(lengths: Shape) -> bool:
@@ -110,14 +110,14 @@ def _free_ways(have: Shape, want: Shape, free: int) -> tuple[Way, ...]:
 
 
 @lru_cache(_REMEMBERED)
-def _near_ways(have: Shape, want: Shape, any_rows: bool) -> tuple[Way, ...]:
+def _near_ways(have: Shape, want: Shape, any_rows: bool) -> tuple[StoredAs, ...]:
     def fits(lengths: Shape) -> bool:
         return nearly((want[0], *lengths[1:]) if any_rows else lengths, want)
 
     return tuple(_fitting(have, len(want), fits))
 
 
-def _fitting(have: Shape, count: int, fits: Callable[[Shape], bool]) -> Iterator[Way]:
+def _fitting(have: Shape, count: int, fits: Callable[[Shape], bool]) -> Iterator[StoredAs]:
     """Ways in which a shape, with axes of length 1 dropped or added, fits."""
     bare = have if len(have) == count else _without_ones(have, count)
     if len(bare) == count:
@@ -133,8 +133,8 @@ def nearly(have: Shape, want: Shape) -> bool:
     return near and have[2:] == want[2:]
 
 
-def _way(axes: Axes) -> Way:
-    return Way(axes=None if axes == tuple(range(len(axes))) else axes)
+def _way(axes: Axes) -> StoredAs:
+    return StoredAs(axes=None if axes == tuple(range(len(axes))) else axes)
 
 
 def _lengths(have: Shape, axes: Axes) -> Shape:
