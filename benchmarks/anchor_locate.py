@@ -1,14 +1,14 @@
 """Where anchor tensors are found: conversions, restructured networks, unrelated networks.
 
-    python -m benchmarks.locating --data DIR --work DIR [--only NAME] [--json]
+    python -m benchmarks.anchor_locate --data DIR --work DIR [--only NAME] [--json]
 
 DIR of --work is filled by benchmarks._trained. Three tables:
 
 - every conversion of every network: marked tensors found with nothing left to align, and the least
   cosine among them. Must be reached: all (of networks that lost layers: all that are left);
 - restructured networks: marked tensors for which the aligner is given the right one, by true names,
-  random names, and names handed on to the next tensor of the same shape. Must be reached: all by true
-  names, nine in ten by the others where channels only change places, signs and sizes;
+  random names, and names handed on to the next tensor of the same shape. Must be reached: all by
+  true names, nine in ten by the others where channels only change places, signs and sizes;
 - unrelated networks (ResNet-20 against 56, another training of each other network): the most alike
   of all pairs of tensors of one shape. Must be reached: none convincing.
 
