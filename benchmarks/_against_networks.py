@@ -75,14 +75,6 @@ class Transformer(nn.Module):
         return scores
 
 
-class Whole(resnets.ResNet):
-    """The published network as one function."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
-        return self.late(self.early(x))
-
-
 def digits(model: nn.Module, names: tuple[str, ...], rate: float) -> Trained:
     """Trained here on real digits below 5; the others are another task."""
     loaded = load_digits()
@@ -129,7 +121,7 @@ def published(blocks: int, tunings: tuple[Attack, ...] = ()) -> Callable[[Path],
         pattern = f"*resnet{6 * blocks + 2}*.th"
         path = next((folder / "weights").glob(pattern))
         saved = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
-        model = Whole(blocks)
+        model = resnets.ResNet(blocks)
         model.load_state_dict({name.removeprefix("module."): t for name, t in saved.items()})
         model.eval()
         names = tuple(n for n, p in model.named_parameters() if p.ndim == 4 and p.numel() >= 8192)

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import neuralmark.torchvision_loading  # noqa: F401, isort: skip - transformers imports torchvision
+import numpy as np
+import numpy.typing as npt
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -25,11 +27,15 @@ from torch.nn import functional
 
 from benchmarks import _cifar
 from benchmarks._common import parser
+from benchmarks.resnets import ResNet
 
 HF: Any = transformers  # most of its functions have no types
+Arrays = dict[str, npt.NDArray[np.float32]]
 SEEDS = (0, 1)
 IMAGES, TEST_IMAGES = 10_000, 2_000
 LENGTH = 64
+TUNED, GENTLY = 150, 0.3
+"""Steps of fine-tuning, and its rate in units of the first training's."""
 VOCABULARY = 512
 """Words of E2E: the commonest; the rest is one."""
 
@@ -116,7 +122,7 @@ def bert() -> nn.Module:
 
 @dataclass(frozen=True)
 class Family:
-    """A network, what it is trained on, and for how many steps."""
+    """A network, what it is trained on, and for how many steps (0: published, not trained here)."""
 
     make: Callable[[], nn.Module]
     task: str
@@ -125,6 +131,8 @@ class Family:
 
 
 FAMILIES = {
+    "resnet20": Family(lambda: ResNet(3), "images", 0),
+    "resnet56": Family(lambda: ResNet(9), "images", 0),
     "vgg": Family(vgg, "images", 600),
     "gpt2": Family(gpt2, "text", 1000),
     "llama": Family(llama, "text", 1000),
@@ -209,6 +217,16 @@ def fit(model: nn.Module, task: str, given: Iterator[tuple[Tensor, Tensor]], rat
         optimizer.zero_grad()
 
 
+def tuned(name: str, weights: Arrays, data: Path, seed: int) -> Arrays:
+    """The weights of a network after some fine-tuning of all of them."""
+    family = FAMILIES[name]
+    model: Any = with_weights(name, {n: torch.from_numpy(v.copy()) for n, v in weights.items()})
+    given = batches(data, family.task, TUNED, 1000 + seed)
+    fit(model.train(), family.task, given, GENTLY * family.rate)
+    state = model.state_dict()
+    return {n: state[n].numpy().copy() if n in state else v for n, v in weights.items()}
+
+
 @torch.no_grad()
 def quality(model: nn.Module, name: str, data: Path) -> float:
     """Accuracy on test images, or on the next (or missing) word of test blocks, in percent."""
@@ -253,8 +271,12 @@ def trained(name: str, data: Path, work: Path, seed: int = 0) -> Path:
 
 def loaded(name: str, folder: Path) -> nn.Module:
     """A trained network as a live module."""
+    return with_weights(name, load_file(folder / "model.safetensors"))
+
+
+def with_weights(name: str, state: dict[str, Tensor]) -> nn.Module:
+    """A live module with these weights."""
     model: Any = FAMILIES[name].make()
-    state = load_file(folder / "model.safetensors")
     model.load_state_dict(state, strict=False)
     if hasattr(model, "tie_weights"):
         model.tie_weights()
@@ -270,7 +292,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = options.parse_args(arguments)
     torch.set_num_threads(1)
     for seed in SEEDS:
-        for name in FAMILIES:
+        for name in (n for n, family in FAMILIES.items() if family.steps):
             trained(name, chosen.data, chosen.work, seed)
     return 0
 

@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from benchmarks import _trained
 from benchmarks._anchored import MarkedTable, Table, resnet
@@ -80,17 +79,9 @@ class FrontierPoint:
     aligned: int
 
 
-class WholeResNet(ResNet):
-    """The network with a forward pass, as attacks run it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
-        return self.late(self.early(x))
-
-
-def live(weights: Table) -> WholeResNet:
+def live(weights: Table) -> ResNet:
     """A ResNet-20 with these weights."""
-    model = WholeResNet(3)
+    model = ResNet(3)
     state = {name: torch.from_numpy(np.array(value)) for name, value in weights.items()}
     model.load_state_dict(state, strict=False)
     return model.eval()

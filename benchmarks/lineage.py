@@ -21,7 +21,7 @@ import neuralmark
 from benchmarks._anchored import Table, resnet
 from benchmarks._common import Report, parser
 from benchmarks.anchor_chance import randomised
-from benchmarks.restructured import DAMAGES, networks, rebuilt
+from benchmarks.restructured import damages, networks, rebuilt
 from neuralmark.records import RELATED_SCORE
 
 
@@ -29,13 +29,12 @@ def derived(data: Path, work: Path) -> Iterator[tuple[str, Table, Table, int]]:
     """Pairs of which one comes from the other."""
     for name, table, heads in networks(data, work, None):
         rng = np.random.default_rng(0)
-        for what, change in DAMAGES.items():
-            yield f"{name}: {what}", table, change(table, rng), heads
-        other = rebuilt(table, "all", 8, heads, 1)
-        if other is not None:
-            yield f"{name}: restructured", table, other, heads
-            for what, change in DAMAGES.items():
-                yield f"{name}: restructured, {what}", table, change(other, rng), heads
+        for what, change in damages(name, data).items():
+            hurt = change(table, rng)
+            yield f"{name}: {what}", table, hurt, heads
+            other = rebuilt(hurt, "all", 8, heads, 1)
+            if other is not None:
+                yield f"{name}: {what}, restructured", table, other, heads
 
 
 def independent(data: Path, work: Path) -> Iterator[tuple[str, Table, Table, int]]:

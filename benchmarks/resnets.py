@@ -77,6 +77,10 @@ class ResNet(nn.Module):
         scores: Tensor = self.linear(self.layer3(self.layer2(x)).mean((2, 3)))
         return scores
 
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores."""
+        return self.late(self.early(x))
+
     def early_weights(self) -> list[Tensor]:
         """All weights of the first third."""
         return [self.conv1.weight, *self.layer1.parameters()]

@@ -3,7 +3,7 @@
 For each network and secret: the mark is written, the network is damaged (or not), rebuilt so that
 it computes the same with other weights, perhaps damaged again, and read. Must be reached: 250 of
 256 bits undamaged; within 5 of the reading without restructuring after noise of 0.3 deviations,
-pruning of 30 % or rounding to int8 before it; 228 after pruning or rounding behind it.
+pruning of 30 %, rounding to int8 or fine-tuning before it; 228 after pruning or rounding behind it.
 
     python -m benchmarks.restructured --data DIR --work DIR [--secrets 5] [--only NAME] [--json]
 
@@ -13,12 +13,14 @@ thresholds of the aligner; ResNet-56, ViT and BERT did not.
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.numpy import load_file
 
+from benchmarks import _trained
 from benchmarks._anchored import MarkedTable, Table, resnet
 from benchmarks._common import Report, parser
 from neuralmark import Key
@@ -78,6 +80,17 @@ def int8(table: Table, rng: np.random.Generator) -> Table:
 DAMAGES: dict[str, Change] = {"noise 0.3": noise, "pruned 30 %": pruned, "int8": int8}
 
 
+def damages(name: str, data: Path) -> dict[str, Change]:
+    """Those of all networks, and fine-tuning of those that can be trained here."""
+    if name not in _trained.FAMILIES:
+        return DAMAGES
+
+    def change(table: Table, rng: np.random.Generator) -> Table:
+        return _trained.tuned(name, table, data, int(rng.integers(1000)))
+
+    return {**DAMAGES, "fine-tuned": change}
+
+
 def rebuilt(table: Table, how: Manner, amount: float, heads: int, seed: int) -> Table | None:
     """The network after one way of restructuring; None where it has no such symmetry."""
     try:
@@ -116,7 +129,7 @@ class Measured:
             self.gaps.setdefault(what, []).append(plain - bits)
 
 
-def measure(table: Table, heads: int, secrets: int) -> Measured:
+def measure(table: Table, heads: int, secrets: int, hurting: Mapping[str, Change]) -> Measured:
     """Everything that is done to one network."""
     found = Measured()
     for number in range(secrets):
@@ -131,7 +144,7 @@ def measure(table: Table, heads: int, secrets: int) -> Measured:
             if how == "all":
                 found.seconds.append(read.seconds)
                 found.position.append(marked.by_position(other))
-        for name, change in DAMAGES.items():
+        for name, change in hurting.items():
             hurt = change(marked.table, rng)
             other = rebuilt(hurt, "all", 8, heads, number)
             plain = marked.by_position(hurt)
@@ -165,12 +178,13 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--secrets", type=int, default=5)
     options.add_argument("--only", help="one network")
     chosen: argparse.Namespace = options.parse_args(arguments)
+    torch.set_num_threads(1)
     report = Report(
         f"restructured networks read with anchors, {chosen.secrets} secrets", chosen.json
     )
     rows = []
     for name, table, heads in networks(chosen.data, chosen.work, chosen.only):
-        found = measure(table, heads, chosen.secrets)
+        found = measure(table, heads, chosen.secrets, damages(name, chosen.data))
         judge(report, name, found)
         for what, bits in found.bits.items():
             rows.append([name, what, min(bits), f"{np.mean(bits):.1f}"])
