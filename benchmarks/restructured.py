@@ -5,15 +5,17 @@ it computes the same with other weights, perhaps damaged again, and read. Must b
 256 bits undamaged; within 5 of the reading without restructuring after noise of 0.3 deviations,
 pruning of 30 %, rounding to int8 or fine-tuning before it; 228 after pruning or rounding behind it.
 
-    python -m benchmarks.restructured --data DIR --work DIR [--secrets 5] [--only NAME] [--json]
+    python -m benchmarks.restructured --data DIR --work DIR [--secrets 5] [--only NAME] [--nameless]
 
-DIR of --work is filled by benchmarks._trained. ResNet-20 and small networks served to choose the
-thresholds of the aligner; ResNet-56, ViT and BERT did not.
+DIR of --work is filled by benchmarks._trained. With --nameless every tensor of the owner's model
+has a name that says nothing, so that it is aligned without any knowledge of the network. ResNet-20
+and small networks served to choose the thresholds of the aligner; ResNet-56, ViT and BERT did not.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ import torch
 from safetensors.numpy import load_file
 
 from benchmarks import _trained
-from benchmarks._anchored import MarkedTable, Table, resnet
+from benchmarks._anchored import Aligned, MarkedTable, Table, resnet
 from benchmarks._common import Report, parser
 from neuralmark import Key
 from neuralmark.anchors.heads import heads_of
@@ -129,12 +131,59 @@ class Measured:
             self.gaps.setdefault(what, []).append(plain - bits)
 
 
-def measure(table: Table, heads: int, secrets: int, hurting: Mapping[str, Change]) -> Measured:
+@dataclass(frozen=True)
+class Nameless:
+    """A marked network whose names say nothing to its anchor; attackers know the true ones."""
+
+    marked: MarkedTable
+    names: Mapping[str, str]
+
+    @classmethod
+    def of(cls, table: Table, key: Key) -> "Nameless":
+        """The network under names that are numbers only."""
+        names = {name: f"part.{i}.x{i}y" for i, name in enumerate(table)}
+        return cls(MarkedTable({names[n]: v for n, v in table.items()}, key), names)
+
+    @property
+    def table(self) -> Table:
+        """What the thief has."""
+        return {name: self.marked.table[new] for name, new in self.names.items()}
+
+    def aligned(self, suspect: Table) -> Aligned:
+        """Read with the anchor."""
+        return self.marked.aligned(self._renamed(suspect))
+
+    def by_position(self, suspect: Table) -> int | None:
+        """Read where it was written."""
+        return self.marked.by_position(self._renamed(suspect))
+
+    def _renamed(self, suspect: Table) -> Table:
+        return {self.names.get(name, name): value for name, value in suspect.items()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, and what is done to it."""
+
+    name: str
+    table: Table
+    heads: int
+    hurting: Mapping[str, Change]
+    nameless: bool = False
+
+    def marked(self) -> MarkedTable | Nameless:
+        """With a new key's mark."""
+        if self.nameless:
+            return Nameless.of(self.table, Key.new())
+        return MarkedTable(self.table, Key.new(), self.heads)
+
+
+def measure(case: Case, secrets: int) -> Measured:
     """Everything that is done to one network."""
-    found = Measured()
+    found, heads = Measured(), case.heads
     for number in range(secrets):
         rng = np.random.default_rng(number)
-        marked = MarkedTable(table, Key.new(), heads)
+        marked = case.marked()
         for how, amount in WAYS:
             other = rebuilt(marked.table, how, amount, heads, number)
             if other is None:
@@ -144,7 +193,7 @@ def measure(table: Table, heads: int, secrets: int, hurting: Mapping[str, Change
             if how == "all":
                 found.seconds.append(read.seconds)
                 found.position.append(marked.by_position(other))
-        for name, change in hurting.items():
+        for name, change in case.hurting.items():
             hurt = change(marked.table, rng)
             other = rebuilt(hurt, "all", 8, heads, number)
             plain = marked.by_position(hurt)
@@ -177,6 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--work", type=Path, required=True)
     options.add_argument("--secrets", type=int, default=5)
     options.add_argument("--only", help="one network")
+    options.add_argument("--nameless", action="store_true", help="names say nothing")
     chosen: argparse.Namespace = options.parse_args(arguments)
     torch.set_num_threads(1)
     report = Report(
@@ -184,7 +234,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     rows = []
     for name, table, heads in networks(chosen.data, chosen.work, chosen.only):
-        found = measure(table, heads, chosen.secrets, damages(name, chosen.data))
+        case = Case(name, table, heads, damages(name, chosen.data), chosen.nameless)
+        found = measure(case, chosen.secrets)
         judge(report, name, found)
         for what, bits in found.bits.items():
             rows.append([name, what, min(bits), f"{np.mean(bits):.1f}"])
