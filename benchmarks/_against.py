@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark import Key, Parameters
+from neuralmark.anchors.building import AnchorRecipe, build
 from neuralmark.anchors.cleaning import Cleaned, clean, weigh
+from neuralmark.anchors.originals import OriginalArrays
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.imprint import LeastChange, goal_of
 from neuralmark.core.key import Mark, Placement
@@ -65,9 +67,9 @@ class Anchored:
     @classmethod
     def of(cls, weights: Tensors, number: int, strength: float, bits: int = BITS) -> "Anchored":
         """Write the mark of the benchmark's key with this number."""
-        anchors = {name: coarse(value, bits) for name, value in weights.items()}
         placement = tuple((name, value.shape) for name, value in weights.items())
-        digest = hashlib.sha512(b"".join(a.tobytes() for a in anchors.values())).digest()
+        anchor = build(OriginalArrays(weights), AnchorRecipe(placement, 0, bits))
+        anchors, digest = {name: anchor[name] for name in weights}, anchor.digest
         mark = key_of(number).at(placement, digest)
         flat = laid(weights)
         carriers = Carriers.of(mark, flat.size)

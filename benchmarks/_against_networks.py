@@ -161,16 +161,16 @@ NETWORKS: dict[str, Callable[[Path], Trained]] = {
 }
 
 
-def measure(report: Report, folder: Path, names: Sequence[str], strength: float) -> None:
+def measure(report: Report, folder: Path, names: Sequence[str], strength: float, bits: int) -> None:
     """All attacks on these networks."""
     torch.set_num_threads(1)
     for name in names:
         trained = NETWORKS[name](folder)
         own = dict(trained.model.named_parameters())
         weights = {n: own[n].detach().numpy().copy() for n in trained.names}
-        anchored = Anchored.of(weights, 1, strength)
+        anchored = Anchored.of(weights, 1, strength, bits)
         model = with_weights(trained.model, anchored.marked)
-        title = f"{name}, strength {strength:g} ({100 * anchored.change:.1f} % change)"
+        title = f"{name}, strength {strength:g} ({100 * anchored.change:.1f} % change), {bits} bits"
         rows = list(free_room(report, name, trained, model, anchored))
         rows += tuned(report, name, trained, model, anchored)
         head = ["attack", "accuracy", "change", "plain", "anchor", "set aside", "told"]
@@ -208,9 +208,12 @@ def tuned(
         assert isinstance(attack, Finetune)
         made = attacked(attack, model, trained.other, trained.names)
         assert made is not None
-        found = anchored.read(made)
         rank = f" rank {attack.rank}" if attack.scope == "lora" else ""
         title = f"tuned {attack.scope}{rank}, rate {attack.rate:g}, {attack.epochs} epochs"
+        if not all(np.isfinite(value).all() for value in made.values()):
+            yield [title, "diverged: NaN", *["–"] * 5]
+            continue
+        found = anchored.read(made)
         yield row(title, math.nan, found, anchored, made)
         passed = found.cleaned >= min(found.plain - 2, 256)
         wanted = f"at least {found.plain - 2}"

@@ -236,6 +236,7 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--data", type=Path, help="folder with CIFAR-10 and weights/*.th")
     made.add_argument("--networks", default="digits-mlp,digits-transformer,resnet20,resnet56,cnn")
     made.add_argument("--strength", type=float, default=1.0, help="of the networks' marks")
+    made.add_argument("--bits", type=int, default=4, help="of the networks' anchors")
     made.add_argument("--skip-matrices", action="store_true", help="real networks only")
     options = made.parse_args(arguments)
     report = Report("read against the anchor", options.json)
@@ -247,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
         from benchmarks import _against_networks
 
         _against_networks.measure(
-            report, options.data, options.networks.split(","), options.strength
+            report, options.data, options.networks.split(","), options.strength, options.bits
         )
     return report.finish()
 

@@ -20,7 +20,7 @@ BOUNDARY = 228
 
 
 def coarse(weights: np.ndarray) -> np.ndarray:
-    """A copy of four bits a weight."""
+    """A copy of four bits per weight."""
     rows = weights.reshape(len(weights), -1)
     scale = np.abs(rows).max(axis=1, keepdims=True) / 7
     return np.asarray(np.rint(rows / scale) * scale, np.float32).reshape(weights.shape)

@@ -94,6 +94,13 @@ def test_heads(model: Path, key: Path, tmp_path: Path) -> None:
     call("embed", model, "--key", key, "--dry-run", "--heads", -1).failed(2, "ParameterError")
 
 
+def test_bits_of_the_anchor(model: Path, key: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    assert call("embed", model, "--key", key, "-o", out, "--anchor-bits", 6).code == 0
+    assert json.loads(Path(f"{out}.claim.json").read_text())["anchor"]["bits"] == 6
+    call("embed", model, "--key", key, "--dry-run", "--anchor-bits", 1).failed(2, "2 to 8 bits")
+
+
 def test_somebody_elses_anchor_is_kept(model: Path, key: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     Path(f"{out}.anchor").write_text("mine")

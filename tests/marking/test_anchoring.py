@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load_file
 
 import neuralmark
-from neuralmark import EmbedOptions, Key, attacks, embed, rebuild_claim, verify
+from neuralmark import EmbedOptions, Key, VerifyOptions, attacks, embed, rebuild_claim, verify
 from neuralmark.anchors.building import anchor_from_original
 from neuralmark.anchors.sealed import load_anchor
 from neuralmark.attacks.noise import Noise
@@ -75,6 +75,20 @@ def test_without_an_anchor(model: Path, secret: Key, tmp_path: Path) -> None:
     Path(f"{out}.claim.json").unlink()
     assert verify(out, secret).mapping == "search"
     assert verify(out, secret).verified
+
+
+def test_finer_anchors(model: Path, secret: Key, tmp_path: Path) -> None:
+    sizes = {}
+    for bits in (4, 8):
+        out = tmp_path / f"{bits}.safetensors"
+        done = embed(model, secret, out, EmbedOptions(anchor_bits=bits))
+        assert done.claim is not None
+        assert done.claim.anchor is not None
+        assert done.claim.anchor.bits == bits
+        sizes[bits] = Path(f"{out}.anchor").stat().st_size
+        options = VerifyOptions(anchor=model)
+        assert verify(out, secret, claim=done.claim, options=options).verified
+    assert 1.7 < sizes[8] / sizes[4] < 2.1
 
 
 def test_a_dry_run_writes_none_and_tells_the_same(model: Path, secret: Key, tmp_path: Path) -> None:
@@ -202,7 +216,10 @@ def test_heads_come_from_the_configuration_or_from_the_owner(tmp_path: Path) -> 
     assert HEADS_UNKNOWN not in told.warnings
 
 
-@pytest.mark.parametrize("options", [{"heads": -1}, {"heads": 5000}, {"anchor": "yes"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"heads": -1}, {"heads": 5000}, {"anchor": "yes"}, {"anchor_bits": 1}, {"anchor_bits": 9}],
+)
 def test_options_out_of_range(options: dict[str, object]) -> None:
     with pytest.raises(ParameterError):
         EmbedOptions(**options)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class AnchorRecipe:
-    """What an anchor is made for: the marked tensors, the heads of the model, bits a weight."""
+    """What an anchor is made for: the marked tensors, the heads of the model, bits per weight."""
 
     placement: Placement
     heads: int = 0

@@ -45,7 +45,7 @@ def check_bits(bits: int) -> int:
     """The number of bits of a code, if it can be one."""
     if isinstance(bits, bool) or not isinstance(bits, int) or not LEAST_BITS <= bits <= MOST_BITS:
         raise ParameterError(
-            f"an anchor has {LEAST_BITS} to {MOST_BITS} bits a weight, not {bits!r:.40}"
+            f"an anchor has {LEAST_BITS} to {MOST_BITS} bits per weight, not {bits!r:.40}"
         )
     return bits
 

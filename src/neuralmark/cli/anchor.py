@@ -44,7 +44,7 @@ def show(file: Path, key_file: Path, passphrase_file: Path | None, as_json: bool
     rows = [
         ("key", key.fingerprint),
         ("digest", anchor.digest.hex()),
-        ("size", f"{told['bytes']:,} bytes, {anchor.bits} bits a weight"),
+        ("size", f"{told['bytes']:,} bytes, {anchor.bits} bits per weight"),
         ("model", _model(anchor)),
         ("aligner", f"version {anchor.skeleton.aligner}"),
     ]

@@ -76,6 +76,14 @@ if TYPE_CHECKING:
     metavar="COUNT",
     help="Attention heads of the model, where no config.json beside it tells.",
 )
+@click.option(
+    "--anchor-bits",
+    type=int,
+    default=4,
+    show_default=True,
+    metavar="BITS",
+    help="Bits of each weight in the anchor, 2 to 8: more undo more, and take more space.",
+)
 @options.json_option
 def command(
     model: Path,
@@ -95,6 +103,7 @@ def command(
     other_keys: tuple[Path, ...],
     no_anchor: bool,
     heads: int,
+    anchor_bits: int,
     as_json: bool,
 ) -> None:
     """Write the key's mark into a copy of MODEL (-o) or into MODEL itself (--in-place).
@@ -123,6 +132,7 @@ def command(
         other_keys=[options.load_key(path, passphrase_file) for path in other_keys],
         anchor=not no_anchor,
         heads=heads,
+        anchor_bits=anchor_bits,
     )
     with output.progress_bar() as progress:
         result = embedding.embed(

@@ -28,7 +28,7 @@ def anchored(
         return planned, ()
     checkpoint = planned.checkpoint
     heads = options.heads or heads_of(root_of(checkpoint.path))
-    recipe = AnchorRecipe(planned.placement, heads)
+    recipe = AnchorRecipe(planned.placement, heads, options.anchor_bits)
     make = partial(build, OriginalCheckpoint(checkpoint), recipe, progress=progress)
     anchor = make() if file is None else write_anchor(file, planned.key, make)
     return planned.bound_to(claimed_anchor(anchor)), _remarks(anchor)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
 
+from neuralmark.anchors.coarse import USUAL_BITS, check_bits
 from neuralmark.anchors.effort import ALIGN_LIMIT, AlignOptions
 from neuralmark.anchors.heads import check_heads
 from neuralmark.core.key import Parameters
@@ -65,6 +66,8 @@ class EmbedOptions:
             the mark to it: then it is found again wherever the weights went.
         heads: How many attention heads the model has, where no config.json beside it tells; 0: not
             known.
+        anchor_bits: Bits that the anchor keeps of each weight, 2 to 8. More make it larger and let
+            it undo larger changes in directions that a layer does not use.
 
     Raises:
         ParameterError: A value is out of range, or two exclude each other.
@@ -84,6 +87,7 @@ class EmbedOptions:
     other_keys: Sequence[Key] = ()
     anchor: bool = True
     heads: int = 0
+    anchor_bits: int = USUAL_BITS
 
     def __post_init__(self) -> None:
         """Refuse what cannot be carried out on any model."""
@@ -95,6 +99,7 @@ class EmbedOptions:
             raise ParameterError(f"check must be a function, not {shown(self.check)}")
         check_list("other_keys", self.other_keys, "keys", Key)
         check_heads(self.heads)
+        check_bits(self.anchor_bits)
         if not isinstance(self.anchor, bool):
             raise ParameterError(f"anchor must be True or False, not {self.anchor!r:.60}")
         if self.in_span and self.budget is not None:

@@ -49,7 +49,7 @@ class ClaimedAnchor:
         if not isinstance(self.digest, str) or not ANCHOR_DIGEST.fullmatch(self.digest):
             raise ValueError("the digest of an anchor is none")
         if type(self.bits) is not int or not 2 <= self.bits <= _MOST_BITS:
-            raise ValueError("an anchor has 2 to 8 bits a weight")
+            raise ValueError("an anchor has 2 to 8 bits per weight")
         if type(self.heads) is not int or not 0 <= self.heads <= _MOST_HEADS:
             raise ValueError("an anchor of an impossible number of heads")
 

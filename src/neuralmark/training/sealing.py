@@ -133,7 +133,7 @@ def _files(places: Places, *, writes: bool) -> Iterator[Places | None]:
 def _anchor(site: Site, options: EmbedOptions, file: Path | None) -> Anchor:
     """The anchor of the live weights; all processes read them, one may write it."""
     heads = Hints.of(site.model.module, options.heads).heads
-    recipe = AnchorRecipe(site.placement, heads)
+    recipe = AnchorRecipe(site.placement, heads, options.anchor_bits)
     make = partial(build, LiveOriginal(site.model), recipe)
     return make() if file is None else write_anchor(file, site.key, make)
 
