@@ -101,6 +101,16 @@ def test_bits_of_the_anchor(model: Path, key: Path, tmp_path: Path) -> None:
     call("embed", model, "--key", key, "--dry-run", "--anchor-bits", 1).failed(2, "2 to 8 bits")
 
 
+def test_the_anchor_of_an_earlier_release(model: Path, key: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    assert call("embed", model, "--key", key, "-o", first).code == 0
+    options = ("--key", key, "-o", second, "--anchor", f"{first}.anchor")
+    assert call("embed", model, *options).code == 0
+    claims = [json.loads(Path(f"{out}.claim.json").read_text()) for out in (first, second)]
+    assert claims[0]["anchor"] == claims[1]["anchor"]
+    call("embed", model, *options, "--force", "--no-anchor").failed(2, "not both")
+
+
 def test_somebody_elses_anchor_is_kept(model: Path, key: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     Path(f"{out}.anchor").write_text("mine")

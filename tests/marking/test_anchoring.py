@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import neuralmark
 from neuralmark import EmbedOptions, Key, VerifyOptions, attacks, embed, rebuild_claim, verify
@@ -89,6 +89,51 @@ def test_finer_anchors(model: Path, secret: Key, tmp_path: Path) -> None:
         options = VerifyOptions(anchor=model)
         assert verify(out, secret, claim=done.claim, options=options).verified
     assert 1.7 < sizes[8] / sizes[4] < 2.1
+
+
+def test_a_later_release_gets_the_same_mark(model: Path, secret: Key, tmp_path: Path) -> None:
+    first = embed(model, secret, tmp_path / "first.safetensors")
+    assert first.anchor_file is not None
+    rng = np.random.default_rng(5)
+    later = {
+        name: (value + 0.05 * value.std() * rng.standard_normal(value.shape)).astype(np.float32)
+        for name, value in load_file(model).items()
+    }
+    plain, out = tmp_path / "later.safetensors", tmp_path / "second.safetensors"
+    save_file(later, plain)
+    second = embed(plain, secret, out, EmbedOptions(anchor=first.anchor_file))
+    assert first.claim is not None
+    assert second.claim is not None
+    assert second.claim.anchor == first.claim.anchor
+    assert second.warnings == first.warnings
+    assert Path(f"{out}.anchor").read_bytes() == Path(first.anchor_file).read_bytes()
+    assert stat.S_IMODE(Path(f"{out}.anchor").stat().st_mode) == 0o600
+    moved = [
+        load_file(path)["layer1.weight"] - load_file(before)["layer1.weight"]
+        for path, before in ((first.output, model), (second.output, plain))
+        if path is not None
+    ]
+    assert np.array_equal(moved[0] != 0, moved[1] != 0)  # the same weights carry it
+    shuffled = {name: value[::-1].copy() for name, value in load_file(out).items()}
+    save_file(shuffled, out, {"format": "pt"})
+    assert verify(out, secret).verified
+
+
+def test_the_anchor_of_another_model_is_refused(model: Path, secret: Key, tmp_path: Path) -> None:
+    first = embed(model, secret, tmp_path / "first.safetensors")
+    assert first.anchor_file is not None
+    rng = np.random.default_rng(6)
+    fresh = {
+        n: rng.standard_normal(v.shape).astype(np.float32) for n, v in load_file(model).items()
+    }
+    save_file(fresh, tmp_path / "fresh.safetensors")
+    options = EmbedOptions(anchor=first.anchor_file)
+    with pytest.raises(AnchorMismatchError, match="another model"):
+        embed(tmp_path / "fresh.safetensors", secret, tmp_path / "no.safetensors", options)
+    assert not list(tmp_path.glob("no*"))
+    narrow = replace(options, tensors=["layer1.weight"])
+    with pytest.raises(AnchorMismatchError, match="other tensors"):
+        embed(model, secret, tmp_path / "no.safetensors", narrow)
 
 
 def test_a_dry_run_writes_none_and_tells_the_same(model: Path, secret: Key, tmp_path: Path) -> None:
@@ -218,7 +263,7 @@ def test_heads_come_from_the_configuration_or_from_the_owner(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "options",
-    [{"heads": -1}, {"heads": 5000}, {"anchor": "yes"}, {"anchor_bits": 1}, {"anchor_bits": 9}],
+    [{"heads": -1}, {"heads": 5000}, {"anchor": 1}, {"anchor_bits": 1}, {"anchor_bits": 9}],
 )
 def test_options_out_of_range(options: dict[str, object]) -> None:
     with pytest.raises(ParameterError):

@@ -70,6 +70,12 @@ if TYPE_CHECKING:
     help="Write no anchor: the mark is then read by position only.",
 )
 @click.option(
+    "--anchor",
+    "earlier",
+    type=options.PATH,
+    help="The anchor of an earlier release: this one gets the same mark, so they show none.",
+)
+@click.option(
     "--heads",
     type=int,
     default=0,
@@ -102,6 +108,7 @@ def command(
     check_command: str | None,
     other_keys: tuple[Path, ...],
     no_anchor: bool,
+    earlier: Path | None,
     heads: int,
     anchor_bits: int,
     as_json: bool,
@@ -120,6 +127,8 @@ def command(
 
     if not (out or in_place or dry_run):
         raise click.UsageError("say where to write: -o OUT, --in-place, or --dry-run")
+    if earlier and no_anchor:
+        raise click.UsageError("give either --anchor or --no-anchor, not both")
     key = options.load_key(key_file, passphrase_file)
     chosen = EmbedOptions(
         tensors=list(tensors) or None,
@@ -130,7 +139,7 @@ def command(
         in_span=in_span,
         check=_checker(check_command) if check_command else None,
         other_keys=[options.load_key(path, passphrase_file) for path in other_keys],
-        anchor=not no_anchor,
+        anchor=earlier or not no_anchor,
         heads=heads,
         anchor_bits=anchor_bits,
     )

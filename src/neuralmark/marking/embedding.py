@@ -128,7 +128,8 @@ def embed(
         if not in_place:
             refuse_unmarkable(checkpoint, root_of(model))
         planned = _planned(checkpoint, key, options)
-        notes = _notes(model, planned, anchor=options.anchor)
+        wanted = options.anchor is not False
+        notes = _notes(model, planned, anchor=wanted)
         claims = claims_beside(model)
         before = _verdicts(model, options.other_keys, claims)
         written = None
@@ -136,7 +137,7 @@ def embed(
             planned, more = anchored(planned, options, None, progress)
             return _embedding(_drafted(planned, options, progress), None, notes + more)
         places = places_for(
-            root_of(target), key, anchor=options.anchor, overwrite=overwrite, in_place=in_place
+            root_of(target), key, anchor=wanted, overwrite=overwrite, in_place=in_place
         )
         if in_place:
             with anchor_draft(places) as draft_file:

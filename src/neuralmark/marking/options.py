@@ -63,7 +63,8 @@ class EmbedOptions:
             that passes is written.
         other_keys: Keys whose marks are verified before and after.
         anchor: Whether to write an anchor, a coarse and sealed copy of what is marked, and to bind
-            the mark to it: then it is found again wherever the weights went.
+            the mark to it: then it is found again wherever the weights went. Or the anchor file of
+            an earlier release: then this one gets the same mark, and their difference shows none.
         heads: How many attention heads the model has, where no config.json beside it tells; 0: not
             known.
         anchor_bits: Bits that the anchor keeps of each weight, 2 to 8. More make it larger and let
@@ -85,7 +86,7 @@ class EmbedOptions:
     in_span: bool = False
     check: Check | None = None
     other_keys: Sequence[Key] = ()
-    anchor: bool = True
+    anchor: bool | str | Path = True
     heads: int = 0
     anchor_bits: int = USUAL_BITS
 
@@ -100,8 +101,11 @@ class EmbedOptions:
         check_list("other_keys", self.other_keys, "keys", Key)
         check_heads(self.heads)
         check_bits(self.anchor_bits)
-        if not isinstance(self.anchor, bool):
-            raise ParameterError(f"anchor must be True or False, not {self.anchor!r:.60}")
+        if not isinstance(self.anchor, bool | str | Path):
+            raise ParameterError(
+                "anchor must be True, False or the anchor file of an earlier release, not"
+                f" {self.anchor!r:.60}"
+            )
         if self.in_span and self.budget is not None:
             raise ParameterError("a mark in an adapter's span takes a strength, not a budget")
 

@@ -78,7 +78,7 @@ def _for_live(options: EmbedOptions) -> EmbedOptions:
         "in_span": options.in_span,
         "check": options.check is not None,
         "other_keys": bool(options.other_keys),
-        "anchor": not options.anchor,
+        "anchor": options.anchor is not True,
     }
     for name, given in wanted.items():
         if given:
