@@ -21,6 +21,7 @@ MISSING = -1
 
 GRID = 2.0**-20
 """What an aligner decides is rounded to this, so that another BLAS decides the same."""
+_PART = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +106,10 @@ class Move:
 
     def _mixed(self, values: Array, axis: int) -> Array:
         assert self.matrix is not None
-        made = np.tensordot(self.matrix, values, axes=(1, axis))
-        return np.ascontiguousarray(np.moveaxis(made, 0, axis), np.float32)
+        first = np.moveaxis(values, axis, 0)
+        made = _product(self.matrix[None], first.reshape(1, len(first), -1))
+        whole = made.reshape(len(self.matrix), *first.shape[1:])
+        return np.ascontiguousarray(np.moveaxis(whole, 0, axis))
 
     def _gathered(self, values: Array, axis: int) -> Array:
         assert self.index is not None
@@ -119,7 +122,7 @@ class Move:
             return taken
         first = np.moveaxis(taken, axis, 0)
         runs = first.reshape(len(self.blocks), self.blocks.shape[2], -1)
-        made = np.matmul(self.blocks.astype(np.float32), runs).reshape(first.shape)
+        made = _product(self.blocks, runs).reshape(first.shape)
         return np.ascontiguousarray(np.moveaxis(made, 0, axis))
 
     def _add_to(self, taken: Array, values: Array, axis: int) -> None:
@@ -142,6 +145,18 @@ def moved(values: Array, moves: Sequence[Move]) -> Array:
     for axis, move in enumerate(moves):
         values = move.of(values, axis)
     return values
+
+
+def _product(matrices: Array, values: Array) -> Array:
+    """Products of stacked matrices in float64, a part at a time: the same with every BLAS."""
+    sharp = matrices.astype(np.float64)
+    made = np.empty((*matrices.shape[:2], values.shape[2]), np.float32)
+    step = max(1, _PART // max(1, matrices.shape[0] * matrices.shape[2]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for at in range(0, values.shape[2], step):
+            part = slice(at, at + step)
+            made[..., part] = sharp @ values[..., part].astype(np.float64)
+    return made
 
 
 def _along(factors: Array, axis: int, ndim: int) -> Array:

@@ -16,7 +16,7 @@ from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEntry
 from neuralmark.anchors.cleaning import Trust, clean, rounding_of
 from neuralmark.anchors.effort import AlignOptions
-from neuralmark.anchors.factors import rescaled
+from neuralmark.anchors.factors import rescaled, unscaled
 from neuralmark.anchors.locating import Located, locate
 from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.moves import Move, Moves, moved
@@ -131,9 +131,11 @@ class Restoration:
         values = moved(values, moves)
         if not np.isfinite(values).all():
             return self._filled(entry, anchor, "it holds NaN or infinity")
-        fitted, scaled = rescaled(values, anchor)
-        if scaled or not all(move.is_same for move in moves):
-            values = fitted  # else what was regressed is noise
+        scaled: tuple[str, ...] = ()
+        still = all(move.is_same for move in moves)
+        if not (still and unscaled(values, anchor)):
+            fitted, scaled = rescaled(values, anchor)
+            values = fitted if scaled or not still else values  # else what was regressed is noise
         dot, energy, held = _products(values, anchor)
         cosine = dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
         if cosine < LEAST_LIKENESS:

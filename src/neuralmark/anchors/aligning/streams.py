@@ -21,6 +21,7 @@ _LEAST = 0.02
 _CHANCE = 6.0
 """What is no more alike than this many deviations of chance is not matched channel by channel."""
 _FLAT = 1e-14
+_BLOCK = 4096
 _TINY = 1e-12
 
 
@@ -40,14 +41,16 @@ class Moments:
 
     def add(self, one: Array, two: Array) -> None:
         """Rows that belong together, the stream along axis 1; both brought to the same size."""
-        sizes = [float(np.linalg.norm(x)) / max(x.size, 1) ** 0.5 for x in (one, two)]
+        sizes = [_size(x) for x in (one, two)]
         if min(sizes) < _TINY:
             return
-        one, two = one / np.float32(sizes[0]), two / np.float32(sizes[1])
         self.rows.append(len(one))
-        self.cross[...] += one.T @ two
-        self.one[...] += np.einsum("ij,ij->j", one, one)
-        self.two[...] += np.einsum("ij,ij->j", two, two)
+        for at in range(0, len(one), _BLOCK):  # in float64: another BLAS finds the same rotation
+            a = one[at : at + _BLOCK].astype(np.float64) / sizes[0]
+            b = two[at : at + _BLOCK].astype(np.float64) / sizes[1]
+            self.cross[...] += a.T @ b
+            self.one[...] += np.einsum("ij,ij->j", a, a)
+            self.two[...] += np.einsum("ij,ij->j", b, b)
 
     def turns(self) -> Iterator[Move]:
         """What the suspect's stream may have been through; nothing where nothing was seen."""
@@ -70,6 +73,12 @@ class Moments:
     def _rotation(self) -> Move:
         """The orthogonal matrix that suits them best (Procrustes)."""
         return Move(matrix=nearest_rotation(self.cross).astype(np.float32)).rounded()
+
+
+def _size(values: Array) -> float:
+    """The root of the mean square, summed in float64."""
+    energy = float(np.einsum("ij,ij->i", values, values, dtype=np.float64).sum())
+    return float(np.sqrt(energy / max(values.size, 1)))
 
 
 def nearest_rotation(matrix: Floats) -> Floats:
