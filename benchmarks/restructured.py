@@ -182,6 +182,7 @@ def measure(case: Case, secrets: int) -> Measured:
     """Everything that is done to one network."""
     found, heads = Measured(), case.heads
     for number in range(secrets):
+        print(f"{case.name}, secret {number + 1} of {secrets}", file=sys.stderr, flush=True)
         rng = np.random.default_rng(number)
         marked = case.marked()
         for how, amount in WAYS:

@@ -108,7 +108,11 @@ def anchor_of(weights: Weights, *, structured: bool = True) -> Anchor:
     )
     shapes = tuple((n, v.shape) for n, v in held.items()) if structured else ()
     digest = hashlib.sha512(b"".join(v.tobytes() for v in held.values())).digest()
-    return Anchor(entries, Skeleton(shapes), digest, lambda entry: held[entry.name])
+
+    def decode(entry: AnchorEntry, rows: Indices | None) -> Array:
+        return held[entry.name] if rows is None else held[entry.name][rows]
+
+    return Anchor(entries, Skeleton(shapes), digest, decode)
 
 
 def matrices(weights: Weights) -> list[str]:

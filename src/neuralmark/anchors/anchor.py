@@ -1,6 +1,6 @@
 """What an anchor is: coarse copies of tensors by name, and everything that steers the aligner."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
@@ -73,6 +73,10 @@ class Skeleton:
             return None
 
 
+Decode = Callable[[AnchorEntry, Indices | None], Array]
+"""Gives the values of an entry: these rows of it, or (None) all."""
+
+
 class Anchor(Mapping[str, Array]):
     """Coarse float32 values by canonical name, decoded when they are asked for."""
 
@@ -81,17 +85,25 @@ class Anchor(Mapping[str, Array]):
         entries: tuple[AnchorEntry, ...],
         skeleton: Skeleton,
         digest: bytes,
-        decode: Callable[[AnchorEntry], Array],
+        decode: Decode,
         bits: int = 4,
     ) -> None:
-        """`decode` gives the values of one entry."""
+        """`decode` gives the values of one entry, or of some of its rows."""
         self.entries, self.skeleton, self.digest, self.bits = entries, skeleton, digest, bits
         self._decode = decode
         self._by_name = {entry.name: entry for entry in entries}
 
     def __getitem__(self, name: str) -> Array:
         """The coarse values of a tensor, in the shape that is kept."""
-        return self._decode(self._by_name[name])
+        return self._decode(self._by_name[name], None)
+
+    def part(self, name: str, index: Sequence[Indices | None]) -> Array:
+        """These places along each axis (None: all), of few rows much quicker than the whole."""
+        rows = index[0] if index else None
+        values = self._decode(self._by_name[name], rows)
+        for axis, places in enumerate(index[1:], 1):
+            values = values if places is None else np.take(values, places, axis=axis)
+        return np.ascontiguousarray(values)
 
     def __iter__(self) -> Iterator[str]:
         """Names, in the anchor's order."""

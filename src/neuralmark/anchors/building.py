@@ -23,7 +23,7 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.records import Claim
-from neuralmark.structures.structure import Array
+from neuralmark.structures.structure import Array, Indices
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, bytes done (of float32), bytes in all."""
@@ -68,8 +68,9 @@ def build(
             progress("making the anchor", 4 * done, 4 * size)
     header = AnchorHeader(tuple(made), skeleton, recipe.bits)
 
-    def decode(entry: AnchorEntry) -> Array:
-        return _coarse(original, known[entry.name], entry, recipe.bits)
+    def decode(entry: AnchorEntry, rows: Indices | None) -> Array:
+        whole = _coarse(original, known[entry.name], entry, recipe.bits)
+        return whole if rows is None else whole[rows]
 
     return Anchor(header.entries, skeleton, header.digest, decode, recipe.bits)
 

@@ -30,8 +30,6 @@ _FARTHEST = 3.0
 """Where the residual's energy is so many times the median, it is drawn in."""
 _NEAR = 0.5
 """But not where the residual is smaller than this share of the anchor's size."""
-_CLOSE = 1 / 8
-"""Rows and columns that differ by less than this share of their energy have no factor."""
 _EXACT = 1 << 22
 _BLOCK = 1 << 21
 _DIGITS = 18
@@ -57,27 +55,6 @@ def rescaled(values: Array, anchor: Array) -> tuple[Array, tuple[str, ...]]:
     if _temper(found, target):
         noticed.append(DRAWN_IN)
     return found.reshape(values.shape), tuple(noticed)
-
-
-def unscaled(values: Array, anchor: Array) -> bool:
-    """Whether every row and every column is so near the anchor that no factor can be there.
-
-    One pass, many times quicker than the regression.
-    """
-    if values.ndim < 2 or values.shape != anchor.shape:
-        return False
-    cube, target = _cube(values), _cube(anchor)
-    rows, columns = np.zeros((2, len(cube))), np.zeros((2, cube.shape[1]))
-    step = max(1, _BLOCK // max(cube[0].size, 1))
-    for at in range(0, len(cube), step):
-        block = target[at : at + step]
-        with np.errstate(over="ignore", invalid="ignore"):
-            apart = cube[at : at + step] - block
-            for place, part in enumerate((apart, block)):
-                squares = np.square(part)
-                rows[place, at : at + step] = squares.sum(axis=(1, 2), dtype=np.float64)
-                columns[place] += squares.sum(axis=(0, 2), dtype=np.float64)
-    return all(bool((apart <= _CLOSE * own).all()) for apart, own in (rows, columns))
 
 
 def likeness(values: Array, anchor: Array) -> float:

@@ -59,10 +59,10 @@ def standing_in(model: SuspectWeights, skeleton: Skeleton) -> Anchor:
         if stored[name] is not None
     )
 
-    def decode(entry: AnchorEntry) -> Array:
+    def decode(entry: AnchorEntry, rows: Indices | None) -> Array:
         place = stored[entry.name]
         assert place is not None
-        return model[place]
+        return model[place] if rows is None else model[place][rows]
 
     return Anchor(entries, skeleton, b"", decode)
 

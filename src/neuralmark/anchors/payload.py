@@ -16,7 +16,7 @@ import numpy.typing as npt
 from neuralmark.anchors import coarse
 from neuralmark.anchors.anchor import AnchorEntry
 from neuralmark.errors import AnchorError
-from neuralmark.structures.structure import Array
+from neuralmark.structures.structure import Array, Indices
 
 Pieces = Iterable[npt.NDArray[np.floating]]
 """A tensor's values in order, in pieces of any size."""
@@ -152,22 +152,30 @@ def _checked(floats: npt.NDArray[np.floating], layout: PayloadLayout) -> npt.NDA
     return floats
 
 
-def read_payload(entry: AnchorEntry, bits: int, read: Reader) -> Array:
-    """The coarse values of a tensor, in the shape that is kept; the payload is checked again."""
+def read_payload(entry: AnchorEntry, bits: int, read: Reader, rows: Indices | None = None) -> Array:
+    """The coarse values of a tensor, in the shape that is kept, or of some of its rows.
+
+    `check_payload` has seen all of it before, and whatever `read` opens is authenticated.
+    """
     layout = PayloadLayout(entry, bits)
-    whole = read(0, layout.size)
-    if hashlib.sha512(whole).hexdigest() != entry.sha512:
-        raise AnchorError(f"the coarse copy of {entry.name[:80]!r} is not the one that was kept")
-    floats = _checked(np.frombuffer(whole, layout.kind, offset=layout.codes), layout)
+    part = read(layout.codes, layout.size - layout.codes)
+    floats = _checked(np.frombuffer(part, layout.kind), layout)
     if layout.plain:
-        return floats.astype(np.float32).reshape(entry.kept_shape)
-    codes = np.frombuffer(whole, np.uint8, layout.codes).reshape(layout.rows, -1)
+        values = floats.astype(np.float32).reshape(entry.kept_shape)
+        return values if rows is None else values[rows]
     scales = floats.reshape(layout.rows, len(layout.lines))
-    values = np.empty((layout.rows, layout.length), np.float32)
+    width = layout.codes // max(layout.rows, 1)
+    if rows is None:
+        held = read(0, layout.codes)
+    else:
+        scales = scales[rows]
+        held = b"".join(read(int(row) * width, width) for row in rows)
+    codes = np.frombuffer(held, np.uint8).reshape(len(scales), width)
+    values = np.empty((len(scales), layout.length), np.float32)
     byte = at = 0
     for line, width in enumerate(layout.lines):
         packed = np.ascontiguousarray(codes[:, byte : byte + layout.packed(width)])
         plain = coarse.unpack(packed, width, bits)
         values[:, at : at + width] = coarse.restored(plain, scales[:, line])
         byte, at = byte + layout.packed(width), at + width
-    return values.reshape(entry.kept_shape)
+    return values.reshape(len(values), *entry.kept_shape[1:])

@@ -16,19 +16,27 @@ from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEntry
 from neuralmark.anchors.cleaning import Trust, clean, rounding_of
 from neuralmark.anchors.effort import AlignOptions
-from neuralmark.anchors.factors import rescaled, unscaled
+from neuralmark.anchors.factors import rescaled
 from neuralmark.anchors.locating import Located, locate
 from neuralmark.anchors.locating.suspect import SuspectWeights
+from neuralmark.anchors.locating.views import Stored, View
 from neuralmark.anchors.moves import Move, Moves, moved
-from neuralmark.anchors.refinding import refound
+from neuralmark.anchors.refinding import WEAK, refound
+from neuralmark.anchors.standing import QUICK, Closeness, closeness, stands, stands_behind
+from neuralmark.core.names import canonical_name
 from neuralmark.records.alignment import Alignment, TensorFate
 from neuralmark.structures.structure import Array
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, steps done, steps in all."""
 
-LEAST_LIKENESS = 0.1
-"""A tensor that is less like the anchor than this was not found: all of it is filled."""
+LEAST_LIKENESS = 0.35
+"""A tensor that is less like the anchor than this, put in order, was not found: all of it is
+filled. Strangers that are put in order come to 0.2 or 0.3."""
+
+
+HELD = 128 << 20
+"""Bytes of tensors that are kept between two looks at them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +46,7 @@ class RestoredTensor:
     kept: Array | None
     """What the suspect differs by from the anchor, as far as it is trusted; None: nothing."""
     fill: Array
-    """The anchor."""
+    """The anchor; or the suspect's own values, where little was done to any of its tensors."""
     share: float
     """Of its weights and directions, how much is not trusted."""
     trust: Trust
@@ -75,19 +83,72 @@ class Restoration:
         self._sought = _sought(self._marked, options.effort)
         self._progress("finding tensors", 0, 1)
         found = locate(suspect, anchor)
-        self._located: dict[str, Located] = found
-        needy = [name for name in self._sought if name in found and not found[name].direct]
+        self._located: dict[str, Located] = dict(found)
+        self._close: dict[str, Closeness] = {}
+        self._held: dict[str, Array] = {}
+        self._behind: set[str] = set()
+        """Tensors that lie in place behind what was added to them."""
+        sought = [entry.name for entry in self._marked if entry.name in self._sought]
+        needy = [name for name in sought if not self._in_place(name) and name in self._located]
         self._aligned: dict[str, Aligned] = {}
         if needy:
             self._progress("aligning", 0, 1)
-            views = LocatedWeights(suspect, found)
-            self._aligned = align(views, anchor, needy, options.limit)
-            better = refound(suspect, anchor, found, self._aligned, options.limit)
-            if better:
-                self._located = found = {**found, **better}
-                views = LocatedWeights(suspect, found)
-                self._aligned = align(views, anchor, needy, options.limit)
+            self._aligned = self._in_order(needy)
         self._done: list[_Told] = []
+
+    def _in_place(self, name: str) -> bool:
+        """Whether all of a tensor lies as in the anchor, so that nothing is to be aligned."""
+        located, entry = self._located.get(name), self._anchor.entry(name)
+        anchor = self._anchor[name]
+        if located is not None and located.direct:
+            values = located.view.read(self._suspect)
+            if values.shape == entry.shape:
+                found = closeness(values, anchor) if entry.shape else None
+                if found is not None and found.near:
+                    self._close[name] = found
+                    self._hold(name, values)
+                    return True
+                if stands(values, anchor):
+                    return True
+        return math.prod(entry.shape) <= QUICK and self._lies_behind(name, anchor)
+
+    def _hold(self, name: str, values: Array) -> None:
+        """Keep what was read for the second look, as long as that is little."""
+        if values.nbytes + sum(each.nbytes for each in self._held.values()) <= HELD:
+            self._held[name] = values
+
+    def _lies_behind(self, name: str, anchor: Array) -> bool:
+        """Whether a tensor lies in place behind what was added; remembered if it does."""
+        located = self._located.get(name)
+        own = [] if located is None else [located.view]
+        for view in dict.fromkeys([*own, *_namesakes(self._suspect, name)]):
+            if view.shape(self._suspect.shapes) != anchor.shape:
+                continue
+            if stands_behind(view.read(self._suspect), anchor):
+                known = located is not None and located.view == view
+                changes = located.changes if located is not None and known else view.changes
+                cosine = located.cosine if located is not None and known else 0.0
+                self._located[name] = Located(view, cosine, direct=True, changes=changes)
+                self._behind.add(name)
+                return True
+        return False
+
+    def _in_order(self, needy: list[str]) -> dict[str, Aligned]:
+        """How those that do not lie in place are put in order."""
+        suspect, anchor, limit = self._suspect, self._anchor, self._options.limit
+        views = LocatedWeights(suspect, self._located)
+        aligned = align(views, anchor, needy, limit)
+        better = refound(suspect, anchor, self._located, aligned, limit)
+        if better:
+            self._located |= better
+            aligned = align(LocatedWeights(suspect, self._located), anchor, needy, limit)
+        return {
+            name: found
+            for name, found in aligned.items()
+            if found.cosine >= WEAK
+            or math.prod(anchor.entry(name).shape) <= QUICK
+            or not self._lies_behind(name, anchor[name])
+        }
 
     def tensors(self) -> Iterator[tuple[AnchorEntry, RestoredTensor]]:
         """The marked tensors, in the order of the mark."""
@@ -120,6 +181,8 @@ class Restoration:
         )
 
     def _restored(self, entry: AnchorEntry) -> RestoredTensor:
+        if self._untouched:
+            return self._as_it_is(entry)
         anchor = self._anchor[entry.name]
         placed = self._placed(entry)
         if placed is None:
@@ -131,17 +194,21 @@ class Restoration:
         values = moved(values, moves)
         if not np.isfinite(values).all():
             return self._filled(entry, anchor, "it holds NaN or infinity")
+        behind = entry.name in self._behind
         scaled: tuple[str, ...] = ()
-        still = all(move.is_same for move in moves)
-        if not (still and unscaled(values, anchor)):
+        if entry.name not in self._close and not behind:
             fitted, scaled = rescaled(values, anchor)
+            still = all(move.is_same for move in moves)
             values = fitted if scaled or not still else values  # else what was regressed is noise
+        masks = [move.found for move in moves] + [np.ones(1, bool)] * (2 - len(moves))
         dot, energy, held = _products(values, anchor)
         cosine = dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
-        if cosine < LEAST_LIKENESS:
+        if cosine < LEAST_LIKENESS and not behind:
             return self._filled(entry, anchor, "nothing like it was found")
-        masks = [move.found for move in moves] + [np.ones(1, bool)] * (2 - len(moves))
         cleaned = clean(values, anchor, (masks[0], masks[1]))
+        if behind:
+            dot, energy, held = _products(anchor + cleaned.kept, anchor)
+            cosine = dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
         fate = TensorFate(
             name=entry.name,
             source=located.view.describe(),
@@ -153,6 +220,26 @@ class Restoration:
         products = dot, energy, held
         share, trust, notes = cleaned.share, cleaned.trust, cleaned.notes
         return RestoredTensor(cleaned.kept, cleaned.fill, share, trust, fate, notes, products)
+
+    @property
+    def _untouched(self) -> bool:
+        """Whether every tensor lies in place and little was done: what is there is read."""
+        return len(self._close) == len(self._marked) and all(c.little for c in self._close.values())
+
+    def _as_it_is(self, entry: AnchorEntry) -> RestoredTensor:
+        located, (dot, energy, held) = self._located[entry.name], self._close[entry.name].products
+        fate = TensorFate(
+            name=entry.name,
+            source=located.view.describe(),
+            likeness=_short(located.cosine),
+            restored=_short(dot / math.sqrt(energy * held) if energy * held > 0 else 0.0),
+            found=1.0,
+            changes=tuple(dict.fromkeys(located.changes)),
+        )
+        values = self._held.pop(entry.name, None)
+        values = located.view.read(self._suspect) if values is None else values
+        trust = Trust(values.size, 1.0, 0.0, 0.0, little=True)
+        return RestoredTensor(None, values, 0.0, trust, fate, (), (dot, energy, held))
 
     def _placed(self, entry: AnchorEntry) -> tuple[Located, Moves, tuple[str, ...]] | None:
         """Where a tensor was found, and how its axes move; None where it was not looked for."""
@@ -201,6 +288,11 @@ class LocatedWeights(Mapping[str, Array]):
         return len(self._located)
 
 
+def _namesakes(suspect: SuspectWeights, name: str) -> list[View]:
+    """What the suspect has under this very name."""
+    return [Stored(each) for each in suspect.shapes if canonical_name(each) == name]
+
+
 def _sought(marked: list[AnchorEntry], effort: float) -> frozenset[str]:
     """The tensors that are looked for: a share of the weights, spread over all depths."""
     if effort >= 1:
@@ -232,14 +324,13 @@ def _fits(values: Array, moves: Moves, shape: tuple[int, ...]) -> bool:
 
 
 def _products(values: Array, anchor: Array) -> tuple[float, float, float]:
-    """Inner product and both energies, the same on every machine: no BLAS, fixed pieces."""
+    """Inner product and both energies, the same on every machine: no BLAS."""
     one, two = values.reshape(-1), anchor.reshape(-1)
-    totals = np.zeros(3)
-    for start in range(0, one.size, 1 << 20):
-        a = one[start : start + (1 << 20)].astype(np.float64)
-        b = two[start : start + (1 << 20)].astype(np.float64)
-        totals += (float(np.sum(a * b)), float(np.sum(a * a)), float(np.sum(b * b)))
-    return float(totals[0]), float(totals[1]), float(totals[2])
+    dot, energy, held = (
+        float(np.einsum("i,i->", *pair, dtype=np.float64))
+        for pair in ((one, two), (one, one), (two, two))
+    )
+    return dot, energy, held
 
 
 def _mean(values: list[float], sizes: list[int]) -> float:

@@ -73,7 +73,7 @@ def _loaded(reader: ChunkReader) -> Anchor:
         header.entries,
         header.skeleton,
         header.digest,
-        lambda entry: read_payload(entry, header.bits, reads[entry.name]),
+        lambda entry, rows: read_payload(entry, header.bits, reads[entry.name], rows),
         header.bits,
     )
 

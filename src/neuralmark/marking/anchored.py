@@ -108,4 +108,4 @@ def _taken(
 
 def _product(one: Array | Float, two: Array | Float) -> float:
     """The inner product in float64, without BLAS: the same for every number of threads."""
-    return float(np.sum(one.astype(np.float64) * two.astype(np.float64)))
+    return float(np.einsum("i,i->", one, two, dtype=np.float64))

@@ -10,6 +10,7 @@ from neuralmark.anchors.locating.likeness import (
     likeness,
     matrix,
     sample_of,
+    scattered,
     taken,
 )
 from tests.support.models import gaussian
@@ -94,7 +95,7 @@ def test_small_tensors_must_be_more_alike() -> None:
 
 @pytest.mark.parametrize("shape", [(5,), (10_000,), (3, 4), (500, 700), (9, 80, 7, 7), (4, 5, 40)])
 def test_samples_are_bounded_and_inside(shape: tuple[int, ...]) -> None:
-    index = sample_of(shape)
+    index = sample_of(shape, 64, b"secret")
     part = taken(np.zeros(shape, np.float32), index)
     assert part.ndim == len(shape)
     assert part.size <= 64 * 64 * 16
@@ -102,6 +103,14 @@ def test_samples_are_bounded_and_inside(shape: tuple[int, ...]) -> None:
         assert places is not None
         assert len(set(places.tolist())) == len(places)
         assert places.max() < length
+
+
+def test_only_the_secret_tells_where_samples_lie() -> None:
+    places = scattered(4096, 256, b"one")
+    np.testing.assert_array_equal(places, scattered(4096, 256, b"one"))
+    assert (places // 16 == np.arange(256)).all()  # one in each stretch
+    assert len(np.intersect1d(places, scattered(4096, 256, b"two"))) < 64
+    np.testing.assert_array_equal(scattered(5, 8, b"one"), np.arange(5))
 
 
 def test_even_places_are_those_of_an_anchor() -> None:

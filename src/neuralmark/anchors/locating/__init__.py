@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.locating import candidates, joins, kinship, products, restructured, slices
 from neuralmark.anchors.locating.assigning import one_to_one, shared
-from neuralmark.anchors.locating.likeness import Likeness, large_sample, likeness, taken
+from neuralmark.anchors.locating.likeness import Likeness, large_sample, likeness
 from neuralmark.anchors.locating.seeking import (
     LIMIT,
     SETTLED,
@@ -37,7 +37,6 @@ from neuralmark.anchors.locating.seeking import (
 from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.locating.views import View
 from neuralmark.core.names import canonical_name
-from neuralmark.structures.structure import Array
 
 Step = Callable[[Quest, Sequence[Wanted], Found], list[Candidate]]
 
@@ -92,17 +91,16 @@ def locate(
     exact: dict[tuple[str, View], Located] = {}
     seen: list[Candidate] = []
     sought = set(anchor) if names is None else set(names)
-    for wanted, coarse in begin(quest, sought):
+    for wanted in begin(quest, sought):
         tell("finding tensors", len(quest.wanted), len(sought))
         quest.wanted.append(wanted)
         own = candidates.at_once(quest, wanted)
         if own is not None:
             seen.append(own)
-            exact[own.name, own.view] = _exact(quest, own, coarse)
+            exact[own.name, own.view] = _exact(quest, own)
     found = _chosen(quest, seen, tell)
     return {
-        w.name: exact.get((w.name, found[w.name].view))
-        or _exact(quest, found[w.name], anchor[w.name])
+        w.name: exact.get((w.name, found[w.name].view)) or _exact(quest, found[w.name])
         for w in quest.wanted
         if w.name in found
     }
@@ -131,12 +129,12 @@ def _settled(found: Candidate | None, step: Step) -> bool:
     return found.direct and (found.score >= SETTLED or step is not candidates.by_shapes)
 
 
-def _exact(quest: Quest, found: Candidate, coarse: Array) -> Located:
-    """The likeness of the whole, or of millions of its weights; of other lengths, none."""
-    seen = Likeness(0.0, 1.0, 0)
-    if found.view.shape(quest.suspect.shapes) == coarse.shape:
-        index = large_sample(coarse.shape)
-        seen = likeness(found.view.take(quest.suspect, index), taken(coarse, index))
+def _exact(quest: Quest, found: Candidate) -> Located:
+    """The likeness of the whole, or of many of its weights; of other lengths, none."""
+    seen, shape = Likeness(0.0, 1.0, 0), quest.anchor.entry(found.name).kept_shape
+    if found.view.shape(quest.suspect.shapes) == shape:
+        index = large_sample(shape, quest.anchor.digest)
+        seen = likeness(found.view.take(quest.suspect, index), quest.anchor.part(found.name, index))
     renamed = any(canonical_name(name) != found.name for name in found.view.stored())
     told = ("renamed", *found.view.changes) if renamed else found.view.changes
     return Located(found.view, seen.cosine, seen.direct, told)

@@ -5,6 +5,7 @@ compared one by one, and weighed by what they hold in the anchor. Squared cosine
 are 1/length on average; that is taken off, so that unrelated tensors of any shape are near 0.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ CONVINCING = 0.5
 far below (`benchmarks.locating`: at most 0.3, ResNet-20 against 56)."""
 STRAY = 0.01
 """The share that may lie in rows or columns that are unlike while the others are alike."""
-WHOLE = 1024
+LONG = 256
 """Places along each of the first two axes up to which tensors are compared as a whole."""
 _BLOCK = 1 << 24
 _PART = 1 << 16
@@ -42,18 +43,32 @@ def even(length: int, count: int) -> Indices:
     return (np.arange(count) * length) // count
 
 
-def sample_of(shape: Shape, side: int = SIDE) -> Index:
-    """The fixed sample of a tensor of this shape."""
+def scattered(length: int, count: int, secret: bytes) -> Indices:
+    """One place in each of at most so many stretches; which, only the secret tells."""
+    if length <= count:
+        return np.arange(length)
+    ends = (np.arange(count + 1) * length) // count
+    drawn = hashlib.shake_256(secret + length.to_bytes(8, "little")).digest(8 * count)
+    steps = np.frombuffer(drawn, "<u8") % np.diff(ends).astype(np.uint64)
+    return np.asarray(ends[:-1] + steps.astype(np.intp))
+
+
+def sample_of(shape: Shape, side: int, secret: bytes) -> Index:
+    """The sample of a tensor of this shape. Nobody who lacks the anchor knows it."""
     if len(shape) < 2:
-        return tuple(even(n, ALONG) for n in shape)
+        return tuple(scattered(n, ALONG, secret) for n in shape)
     kernel = shape[2:]
     each = POSITIONS if len(kernel) == 1 else max(2, round(POSITIONS ** (1 / max(1, len(kernel)))))
-    return tuple(even(n, side) for n in shape[:2]) + tuple(even(n, each) for n in kernel)
+    first = tuple(scattered(n, side, secret + bytes([k])) for k, n in enumerate(shape[:2]))
+    return first + tuple(even(n, each) for n in kernel)
 
 
-def large_sample(shape: Shape) -> Index:
-    """All of a tensor, but of very long axes an even part."""
-    return tuple(even(n, WHOLE) if n > WHOLE and k < 2 else None for k, n in enumerate(shape))
+def large_sample(shape: Shape, secret: bytes) -> Index:
+    """All of a tensor, but of long axes a part."""
+    return tuple(
+        scattered(n, LONG, secret + bytes([k])) if n > LONG and k < 2 else None
+        for k, n in enumerate(shape)
+    )
 
 
 def taken(values: Array, index: Index) -> Array:

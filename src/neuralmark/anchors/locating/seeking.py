@@ -7,7 +7,7 @@ from functools import cached_property
 
 from neuralmark.anchors.anchor import Anchor, AnchorEntry
 from neuralmark.anchors.locating.layouts import layouts, oriented, size_of
-from neuralmark.anchors.locating.likeness import SIDE, likeness, sample_of, taken
+from neuralmark.anchors.locating.likeness import SIDE, likeness, sample_of
 from neuralmark.anchors.locating.suspect import Index, Shape, SuspectWeights
 from neuralmark.anchors.locating.views import Spaced, View
 from neuralmark.anchors.locating.wholes import Whole, wholes_of
@@ -140,22 +140,22 @@ def quest_of(
 ) -> Quest:
     """What is sought, each with a sample of it: the whole anchor is read once."""
     quest = Quest(suspect, anchor, [], anchor.skeleton.heads, limit)
-    for wanted, _ in begin(quest, names):
+    for wanted in begin(quest, names):
         quest.wanted.append(wanted)
     return quest
 
 
-def begin(quest: Quest, names: Collection[str]) -> Iterator[tuple[Wanted, Array]]:
-    """Each tensor of these names, with a sample that is small enough to be held, and its values."""
+def begin(quest: Quest, names: Collection[str]) -> Iterator[Wanted]:
+    """Each tensor of these names, with a sample that is small enough to be held."""
     entries = [entry for entry in quest.anchor.entries if entry.name in names]
+    secret = quest.anchor.digest
     side = SIDE
     while side > 8 and 4 * sum(_sampled(e.kept_shape, side) for e in entries) > _ROOM:
         side //= 2
     for entry in entries:
-        index = sample_of(entry.kept_shape, side)
-        coarse = quest.anchor[entry.name]
-        yield Wanted(entry, index, taken(coarse, index).copy()), coarse
+        index = sample_of(entry.kept_shape, side, secret)
+        yield Wanted(entry, index, quest.anchor.part(entry.name, index))
 
 
 def _sampled(shape: Shape, side: int) -> int:
-    return size_of(tuple(0 if i is None else len(i) for i in sample_of(shape, side)))
+    return size_of(tuple(0 if i is None else len(i) for i in sample_of(shape, side, b"")))

@@ -18,6 +18,8 @@ from neuralmark.structures.structure import Array, Indices
 
 Shapes = Mapping[str, Shape]
 
+_TILE = 64
+
 
 class View(ABC):
     """A tensor made of a suspect's."""
@@ -52,12 +54,24 @@ class View(ABC):
     def read(self, suspect: SuspectWeights) -> Array:
         """The whole of it."""
         whole: Index = (None,) * len(self.shape(suspect.shapes))
-        return np.ascontiguousarray(self.take(suspect, whole), np.float32)
+        return _contiguous(np.asarray(self.take(suspect, whole), np.float32))
 
     def stored(self) -> Iterator[str]:
         """Names of the stored tensors that it reads."""
         for part in self.parts():
             yield from part.stored()
+
+
+def _contiguous(values: Array) -> Array:
+    """In the order of its axes; matrices tile by tile, which is quicker where they were turned."""
+    if values.ndim != 2 or values.flags.c_contiguous:
+        return np.ascontiguousarray(values)
+    made = np.empty(values.shape, values.dtype)
+    for row in range(0, len(values), _TILE):
+        for column in range(0, values.shape[1], _TILE):
+            tile = slice(row, row + _TILE), slice(column, column + _TILE)
+            made[tile] = values[tile]
+    return made
 
 
 @dataclass(frozen=True)

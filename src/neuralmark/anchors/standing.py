@@ -1,0 +1,75 @@
+"""Whether a suspect's tensor lies as its anchor does, with nothing to put in order (pure).
+
+Samples say where to look; they do not say that all is well: whoever permutes only what a sample
+leaves out would pass. So every weight of a tensor is compared before it is taken to be in place.
+Large changes in a few directions, a low rank, single weights, hide the likeness of what lies in
+place; it shows when they are set aside (`cleaning`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from neuralmark.anchors.cleaning import LITTLE, clean
+from neuralmark.anchors.locating.likeness import likeness
+from neuralmark.structures.structure import Array
+
+Floats = npt.NDArray[np.float64]
+
+NEAR = 1 / 8
+"""Rows and columns that differ by less than this share of their energy are in place, unscaled."""
+PLAIN = 1 / 2
+"""With what was added set aside, noise for one unit of a mark, as a share of the anchor."""
+QUICK = 1 << 20
+"""Tensors of more weights are put in order first, and looked at in place if that fails."""
+_BLOCK = 1 << 15
+
+
+@dataclass(frozen=True)
+class Closeness:
+    """How a tensor compares with its anchor, weight by weight."""
+
+    near: bool
+    """Whether every row and every column is so alike that it lies in place and has no factor."""
+    little: bool
+    """Whether so little was done that it is read as it is."""
+    products: tuple[float, float, float]
+    """Suspect with anchor, suspect with itself, anchor with itself."""
+
+
+def closeness(values: Array, anchor: Array) -> Closeness:
+    """Of two tensors of one shape; one pass, many times quicker than a regression."""
+    cube, target = (each.reshape(len(anchor), -1, _kernel(anchor)) for each in (values, anchor))
+    rows, columns = np.zeros((2, len(cube))), np.zeros((2, cube.shape[1]))
+    energy, flat = 0.0, cube.shape[2] == 1
+    step = max(1, _BLOCK // max(cube[0].size, 1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for at in range(0, len(cube), step):
+            some, block = cube[at : at + step], target[at : at + step]
+            for place, part in enumerate((some - block, block)):
+                squares = part[..., 0] ** 2 if flat else np.einsum("ijk,ijk->ij", part, part)
+                rows[place, at : at + step] = squares.sum(axis=1, dtype=np.float64)
+                columns[place] += squares.sum(axis=0, dtype=np.float64)
+            energy += float(np.einsum("ijk,ijk->", some, some, dtype=np.float64))
+    near = all(bool((apart <= NEAR * own).all()) for apart, own in (rows, columns))
+    apart, held = float(rows[0].sum()), float(rows[1].sum())
+    return Closeness(near, apart <= LITTLE * held, ((energy + held - apart) / 2, energy, held))
+
+
+def _kernel(anchor: Array) -> int:
+    return int(np.prod(anchor.shape[2:])) if anchor.ndim > 2 else 1
+
+
+def stands(values: Array, anchor: Array) -> bool:
+    """Whether all of it is alike, every row and column with a factor of its own."""
+    return likeness(values, anchor).direct
+
+
+def stands_behind(values: Array, anchor: Array) -> bool:
+    """Whether it lies in place behind what was added to it."""
+    if anchor.ndim < 2 or not np.isfinite(values).all():
+        return False
+    trust = clean(values, anchor, [np.ones(n, np.bool_) for n in anchor.shape[:2]]).trust
+    size = float(np.mean(np.square(anchor, dtype=np.float64)))
+    return trust.gain > 0 and trust.noise <= PLAIN * trust.gain**2 * size

@@ -1,0 +1,143 @@
+"""What lies in place, though samples or large changes say otherwise; and strangers."""
+
+import numpy as np
+import pytest
+
+from neuralmark.anchors.anchor import Anchor
+from neuralmark.anchors.building import AnchorRecipe, build
+from neuralmark.anchors.locating.suspect import TableWeights
+from neuralmark.anchors.originals import OriginalArrays
+from neuralmark.anchors.restoring import restore
+from neuralmark.anchors.standing import closeness, stands, stands_behind
+from neuralmark.records.alignment import Alignment
+from neuralmark.structures.structure import Array
+from tests.support.models import gaussian
+
+Table = dict[str, Array]
+
+
+def model(*shapes: tuple[int, ...]) -> Table:
+    return {f"layers.{i}.weight": 0.02 * gaussian(*s, seed=i) for i, s in enumerate(shapes)}
+
+
+def anchor_of(table: Table) -> Anchor:
+    placement = tuple((name, value.shape) for name, value in table.items())
+    return build(OriginalArrays(table), AnchorRecipe(placement))
+
+
+def restored(suspect: Table, anchor: Anchor) -> tuple[Table, Alignment]:
+    """What is read of each tensor if all of it is trusted, and what is told of it."""
+    found = restore(TableWeights(suspect), anchor)
+    values = {
+        entry.name: tensor.fill if tensor.kept is None else tensor.fill + tensor.kept
+        for entry, tensor in found.tensors()
+    }
+    return values, found.record()
+
+
+def apart(one: Array, two: Array) -> float:
+    return float(np.linalg.norm(one - two) / np.linalg.norm(two))
+
+
+def test_rows_that_no_sample_sees() -> None:
+    """A sample of a tall tensor leaves most rows out; permuting those only is noticed."""
+    table = model((2000, 64))
+    anchor, rng = anchor_of(table), np.random.default_rng(0)
+    value = table["layers.0.weight"]
+    seen = np.arange(256) * 2000 // 256
+    hidden = np.setdiff1d(np.arange(2000), seen)
+    moved = value.copy()
+    moved[hidden] = value[rng.permutation(hidden)]
+    read, told = restored({"layers.0.weight": moved}, anchor)
+    assert apart(read["layers.0.weight"], value) < 0.2
+    assert told.tensors[0].changes == ("permuted",)
+
+
+def test_a_decoy_under_the_right_name_is_not_taken() -> None:
+    """A tensor that is right where an even sample looks does not hide the true one."""
+    table = model((1024, 96))
+    anchor = anchor_of(table)
+    value = table["layers.0.weight"]
+    decoy = 0.02 * gaussian(1024, 96, seed=9)
+    for axis in (0, 1):
+        places = np.arange(64) * value.shape[axis] // 64
+        np.moveaxis(decoy, axis, 0)[places] = np.moveaxis(value, axis, 0)[places]
+    read, told = restored({"layers.0.weight": decoy, "other": value}, anchor)
+    assert apart(read["layers.0.weight"], value) < 0.05
+    assert told.tensors[0].source == "other"
+
+
+@pytest.mark.parametrize("times", [2.0, 10.0, 100.0])
+def test_a_low_rank_change_hides_nothing(times: float) -> None:
+    """Rank 8 of 128: the tensors are unlike their anchor, and still lie in place."""
+    table = model((128, 128), (352, 128))
+    anchor, rng = anchor_of(table), np.random.default_rng(1)
+    suspect = {}
+    for name, value in table.items():
+        update = rng.standard_normal((len(value), 8)) @ rng.standard_normal((8, value.shape[1]))
+        size = times * np.linalg.norm(value) / np.linalg.norm(update)
+        suspect[name] = (value + size * update).astype(np.float32)
+    _, told = restored(suspect, anchor)
+    assert told.found == 1.0
+    assert all(not each.changes and each.restored > 0.9 for each in told.tensors)
+    assert sum("a change of rank 8 was set aside" in note for note in told.notes) == 2
+
+
+def test_a_large_tensor_is_looked_at_in_place_after_all() -> None:
+    table = model((1040, 1040))
+    anchor, rng = anchor_of(table), np.random.default_rng(2)
+    value = table["layers.0.weight"]
+    update = rng.standard_normal((1040, 4)) @ rng.standard_normal((4, 1040))
+    size = 20 * np.linalg.norm(value) / np.linalg.norm(update)
+    suspect = {"layers.0.weight": (value + size * update).astype(np.float32)}
+    _, told = restored(suspect, anchor)
+    assert told.found == 1.0
+    assert not told.tensors[0].changes
+
+
+def test_strangers_are_not_found() -> None:
+    table = model((96, 128), (256, 96))
+    _, told = restored(
+        {n: v[::-1, ::-1].copy() * 0 + 0.02 for n, v in table.items()}, anchor_of(table)
+    )
+    assert told.found == 0.0
+    rng = np.random.default_rng(3)
+    strange = {n: rng.standard_normal(v.shape).astype(np.float32) for n, v in table.items()}
+    _, told = restored(strange, anchor_of(table))
+    assert told.found == 0.0
+
+
+def test_untouched_tensors_are_read_as_they_are() -> None:
+    table = model((64, 96), (96, 64))
+    read, told = restored(
+        {f"x{i}": v.T.copy() for i, v in enumerate(table.values())}, anchor_of(table)
+    )
+    for name, value in table.items():
+        np.testing.assert_array_equal(read[name], value)
+    assert told.found == 1.0
+    assert told.set_aside == 0.0
+
+
+def test_closeness() -> None:
+    value = gaussian(40, 50)
+    same = closeness(value, value)
+    assert same.near
+    assert same.little
+    np.testing.assert_allclose(same.products, [np.square(value).sum(dtype=np.float64)] * 3)
+    turned = value.copy()
+    turned[3] *= -1
+    assert not closeness(turned, value).near
+    assert stands(turned, value)  # with a factor for each row
+    assert not stands(value[::-1], value)
+    kernels = gaussian(12, 10, 3, 3)
+    moved = kernels.copy()
+    moved[:, 4] = kernels[:, 5]
+    assert not closeness(moved, kernels).near
+
+
+def test_behind_nothing_there_is_nothing() -> None:
+    value = gaussian(64, 64)
+    assert not stands_behind(gaussian(64, 64, seed=5), value)
+    assert not stands_behind(np.zeros_like(value), value)
+    assert not stands_behind(np.full_like(value, np.nan), value)
+    assert not stands_behind(value[0], value[0])
