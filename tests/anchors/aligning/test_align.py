@@ -132,6 +132,39 @@ def test_without_structure_convolutions_still_come_back() -> None:
         assert gap(back(suspects, anchor, found, name), weights[name]) < 0.06, name
 
 
+def test_without_structure_a_vector_stays_where_it_lies() -> None:
+    weights = lab.trained("chain")
+    found = align(weights, lab.anchor_of(weights, structured=False), ["features.5.weight"])
+    aligned = found["features.5.weight"]
+    assert all(move.is_same for move in aligned.moves)
+    assert aligned.changes == ()
+    assert aligned.cosine > 0.99
+
+
+def test_a_vector_that_does_not_fit_its_layer_stays_where_it_lies() -> None:
+    weights = lab.trained("chain")
+    suspects = lab.rebuilt(weights, ("permute",)) | {"features.5.weight": np.ones(7, np.float32)}
+    found = align(suspects, lab.anchor_of(weights), ["features.4.weight", "features.5.weight"])
+    assert found["features.4.weight"].changes == ("permuted",)
+    assert found["features.5.weight"].changes == (UNLIKE,)
+
+
+def test_a_spoilt_channel_is_placed_by_what_reads_it() -> None:
+    weights = lab.trained("chain")
+    suspects, anchor = lab.rebuilt(weights, ("permute",)), lab.anchor_of(weights)
+    spoilt = suspects["features.4.weight"].copy()
+    spoilt[3] = np.nan
+    names = ["features.4.weight"]
+    whole, found = (
+        align(table, anchor, names)[names[0]].moves[0].index
+        for table in (suspects, suspects | {names[0]: spoilt})
+    )
+    assert whole is not None
+    assert found is not None
+    assert 3 in found
+    np.testing.assert_array_equal(found, whole)
+
+
 def test_a_part_of_the_network_is_enough() -> None:
     weights = lab.trained("residual")
     suspects, anchor = lab.rebuilt(weights), lab.anchor_of(weights)

@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from neuralmark.anchors.aligning.contract import JOINED, Aligned
+from neuralmark.anchors.aligning import align
+from neuralmark.anchors.aligning.contract import JOINED, TOO_LARGE, Aligned
 from neuralmark.anchors.aligning.transformers import align_transformer
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import AnchorRecipe, build
@@ -297,6 +298,23 @@ def test_what_is_missing_does_not_hinder_the_rest() -> None:
     assert min(each.cosine for each in found.values()) > 0.95
 
 
+def test_fewer_positions_tell_as_much() -> None:
+    of = case("gpt2")
+    suspect = of.rebuilt("all", "vocabulary")
+    suspect["transformer.wpe.weight"] = suspect["transformer.wpe.weight"][:20]
+    bits, _ = put_back(of, suspect)
+    assert bits >= NEARLY_ALL
+
+
+def test_tokens_that_only_one_layer_has_more_of() -> None:
+    of = case("llama")
+    suspect = of.rebuilt("all", "vocabulary")
+    wide = suspect["lm_head.weight"]
+    suspect["lm_head.weight"] = np.concatenate([wide, wide[:3]])
+    bits, _ = put_back(of, suspect)
+    assert bits >= NEARLY_ALL
+
+
 def test_a_model_that_is_no_transformer() -> None:
     weights = {"0.weight": np.ones((8, 4), np.float32), "2.weight": np.ones((4, 8), np.float32)}
     placement = (("0.weight", (8, 4)),)
@@ -343,6 +361,68 @@ def test_beyond_the_limit_only_the_channels_stay() -> None:
     found = align_transformer(suspect, of.anchor, names, 1000)
     assert not any("mlp" in name for name in found)
     assert all("self_attn" in name for name in found)
+
+
+def test_beyond_the_limit_nothing_is_taken() -> None:
+    of = case("llama")
+    names = [n for n, _ in of.anchor.placement]
+    found = align(of.rebuilt("all"), of.anchor, names, 100)
+    assert {each.changes for each in found.values()} == {(TOO_LARGE,)}
+
+
+def _with_tokens_marked(name: str) -> tuple[Table, Anchor]:
+    weights = arrays(trained(name))
+    wide = tuple((n, v.shape) for n, v in weights.items() if v.ndim > 1)
+    return weights, build(OriginalArrays(weights), AnchorRecipe(wide, 8))
+
+
+EMBEDDINGS, SCORES = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def test_tokens_that_were_added_are_left_out() -> None:
+    weights, anchor = _with_tokens_marked("llama")
+    rng = np.random.default_rng(0)
+    order = rng.permutation(97)
+    more = dict(weights)
+    for name in (EMBEDDINGS, SCORES):
+        extra = weights[name].std() * rng.standard_normal((5, weights[name].shape[1]))
+        more[name] = np.concatenate([extra, weights[name][order]]).astype(np.float32)
+    found = align_transformer(more, anchor, [EMBEDDINGS, SCORES], ALIGN_LIMIT)
+    for name in (EMBEDDINGS, SCORES):
+        index = found[name].moves[0].index
+        assert index is not None
+        assert (index == 5 + np.argsort(order)).mean() > 0.95
+        assert "5 dummies dropped" in found[name].changes
+        assert "permuted" in found[name].changes
+
+
+def test_tokens_of_one_layer_are_enough() -> None:
+    weights, anchor = _with_tokens_marked("llama")
+    order = np.random.default_rng(0).permutation(97)
+    some = {n: v for n, v in weights.items() if n != EMBEDDINGS}
+    some[SCORES] = weights[SCORES][order]
+    found = align_transformer(some, anchor, [EMBEDDINGS, SCORES], ALIGN_LIMIT)
+    assert EMBEDDINGS not in found
+    np.testing.assert_array_equal(found[SCORES].moves[0].index, np.argsort(order))
+
+
+def test_more_tokens_than_the_limit_stay_where_they_are() -> None:
+    weights, anchor = _with_tokens_marked("llama")
+    order = np.random.default_rng(0).permutation(97)
+    moved_about = weights | {n: weights[n][order] for n in (EMBEDDINGS, SCORES)}
+    found = align_transformer(moved_about, anchor, [EMBEDDINGS], 97 * 97 - 1)
+    assert all(move.is_same for move in found[EMBEDDINGS].moves)
+    assert found[EMBEDDINGS].cosine < 0.5
+
+
+def test_a_tensor_with_another_number_of_axes_is_left_out() -> None:
+    of = case("llama")
+    name = "model.layers.0.mlp.up_proj.weight"
+    suspect = of.rebuilt("all")
+    suspect[name] = suspect[name][None]
+    _, found = put_back(of, suspect, but=1)
+    assert name not in found
+    assert min(each.cosine for each in found.values()) > 0.95
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert untied", "vit"])
