@@ -174,6 +174,27 @@ def test_a_part_of_the_network_is_enough() -> None:
     assert all(aligned.cosine > 0.97 for aligned in found.values())
 
 
+def test_parts_of_the_network_that_share_nothing() -> None:
+    weights = lab.trained("chain")
+    suspects, anchor = lab.rebuilt(weights, ("permute",)), lab.anchor_of(weights)
+    ends = ["features.0.weight", "classifier.2.weight"]
+    found = align({name: suspects[name] for name in ends}, anchor, ends)
+    for name in ends:
+        assert gap(back(suspects, anchor, found, name), weights[name]) < 0.12, name
+
+
+def test_columns_that_do_not_divide_into_the_map_are_a_layer_of_their_own() -> None:
+    weights = lab.trained("chain")
+    anchor = lab.anchor_of(weights)
+    name = "classifier.0.weight"
+    suspects = dict(lab.rebuilt(weights, ("permute",)))
+    suspects[name] = np.pad(suspects[name], ((0, 0), (0, 1)))
+    found = align(suspects, anchor, [name, "features.4.weight"])
+    assert found["features.4.weight"].cosine > 0.97
+    assert found[name].moves[1].size == 160
+    assert "1 dummy dropped" in found[name].changes
+
+
 def test_beyond_the_limit_nothing_is_compared() -> None:
     weights = lab.trained("chain")
     found = align(weights, lab.anchor_of(weights), ["features.4.weight"], limit=100)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from neuralmark.anchors.aligning import fitting
 from neuralmark.anchors.aligning.single import align_single
 from neuralmark.anchors.effort import ALIGN_LIMIT
 from neuralmark.anchors.factors import rescaled
@@ -126,6 +127,31 @@ def test_many_equal_rows_are_within_bounds() -> None:
 def test_beyond_the_limit() -> None:
     with pytest.raises(AlignLimitError, match=r"raise align_limit to 12,800 or more"):
         align_single(gaussian(200, 32), gaussian(64, 32), 10_000)
+
+
+def test_an_axis_of_which_nothing_is_left_tells_nothing() -> None:
+    nothing = Move(np.full(32, MISSING, np.intp))
+    values = gaussian(48, 32)
+    found = align_single(values, values, ALIGN_LIMIT, (None, nothing))
+    assert found.cosine == 0
+    assert not found.moves[1].found.any()
+
+
+def test_a_sample_of_the_columns_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "_WORK", 1)
+    monkeypatch.setattr(fitting, "_FEWEST", 200)
+    values = gaussian(48, 400)
+    suspect, places = shuffled(values)
+    found = align_single(suspect, coarse(values), ALIGN_LIMIT, (None, Move(places[1])))
+    np.testing.assert_array_equal(found.moves[0].index, places[0])
+
+
+def test_the_last_sweep_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "_SWEEPS", 1)
+    values = trained("residual")["layer2.0.conv2.weight"]
+    suspect, places = shuffled(values)
+    found = align_single(suspect, coarse(values), ALIGN_LIMIT)
+    assert (found.moves[0].index == places[0]).mean() > 0.9
 
 
 def test_a_tensor_that_cannot_be_the_other_is_refused() -> None:

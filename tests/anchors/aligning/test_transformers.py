@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from neuralmark.anchors.aligning import align
+from neuralmark.anchors.aligning import align, fingerprints, turning
 from neuralmark.anchors.aligning.contract import JOINED, TOO_LARGE, Aligned
 from neuralmark.anchors.aligning.transformers import align_transformer
 from neuralmark.anchors.anchor import Anchor
@@ -88,6 +88,15 @@ def put_back(of: Case, suspect: Table, *, but: int = 0) -> tuple[int, dict[str, 
     found = align_transformer(suspect, of.anchor, names, ALIGN_LIMIT)
     assert len(found) == len(names) - but
     return matching_bits(restored(of.anchor, found, suspect), of.anchor, KEY), found
+
+
+def _with_tokens_marked(name: str) -> tuple[Table, Anchor]:
+    weights = arrays(trained(name))
+    wide = tuple((n, v.shape) for n, v in weights.items() if v.ndim > 1)
+    return weights, build(OriginalArrays(weights), AnchorRecipe(wide, 8))
+
+
+EMBEDDINGS, SCORES = "model.embed_tokens.weight", "lm_head.weight"
 
 
 FAMILIES = (
@@ -306,6 +315,74 @@ def test_fewer_positions_tell_as_much() -> None:
     assert bits >= NEARLY_ALL
 
 
+def test_positions_of_another_width_tell_nothing_and_hide_nothing() -> None:
+    of = case("gpt2")
+    suspect = of.rebuilt("all")
+    suspect["transformer.wpe.weight"] = np.ones((32, 70), np.float32)
+    bits, _ = put_back(of, suspect)
+    assert bits >= NEARLY_ALL
+
+
+def _narrow(tokens: int) -> tuple[Table, Anchor]:
+    """A Llama of fewer tokens than its stream has channels, say."""
+    weights = arrays(trained("llama"))
+    weights |= {name: weights[name][:tokens] for name in (EMBEDDINGS, SCORES)}
+    chosen = tuple((n, v.shape) for n, v in weights.items() if v.ndim == 2 and LAYER.match(n))
+    return weights, build(OriginalArrays(weights), AnchorRecipe(chosen, 8))
+
+
+def test_few_tokens_numbered_anew() -> None:
+    weights, anchor = _narrow(60)
+    table = weights
+    for how in ("all", "vocabulary"):
+        table = dict(launch(Restructure(cast("Any", how), 1.0, 8), table).weights or {})
+    names = [n for n, _ in anchor.placement]
+    found = align_transformer(table, anchor, names, ALIGN_LIMIT)
+    assert min(each.cosine for each in found.values()) > 0.95
+
+
+def test_little_work_still_tells_tokens_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprints, "_WORK", 1)
+    monkeypatch.setattr(turning, "_ROUNDS", 1)
+    of = case("llama")
+    bits, _ = put_back(of, of.rebuilt("all", "vocabulary"))
+    assert bits >= NEARLY_ALL
+
+
+def test_embeddings_without_layers_are_put_in_order_one_by_one() -> None:
+    weights, anchor = _with_tokens_marked("llama")
+    order = np.random.default_rng(0).permutation(64)
+    suspect = {n: weights[n][:, order] for n in (EMBEDDINGS, SCORES)}
+    found = align(suspect, anchor, [EMBEDDINGS, SCORES])
+    for each in found.values():
+        assert each.moves[0].is_same
+        np.testing.assert_array_equal(each.moves[1].index, np.argsort(order))
+
+
+def test_scores_without_embeddings_stay_where_they_are() -> None:
+    weights = arrays(trained("bert words"))
+    bias = "cls.predictions.bias"
+    chosen = ((bias, weights[bias].shape),)
+    anchor = build(OriginalArrays(weights), AnchorRecipe(chosen, 8))
+    some = {n: v for n, v in weights.items() if LAYER.match(n) or n == bias}
+    found = align_transformer(some, anchor, [bias], ALIGN_LIMIT)
+    assert all(move.is_same for each in found.values() for move in each.moves)
+
+
+@pytest.mark.parametrize("limit", [ALIGN_LIMIT, 20_000])
+def test_layers_without_embeddings_of_which_some_do_not_fit(limit: int) -> None:
+    of = case("gpt2")
+    suspect = {n: v for n, v in of.rebuilt("permute").items() if LAYER.match(n)}
+    if limit == ALIGN_LIMIT:
+        for name in [n for n in suspect if n.endswith("mlp.c_fc.weight")]:
+            suspect[name] = np.concatenate([suspect[name], suspect[name][:, :9]], axis=1)
+    names = [n for n, _ in of.anchor.placement]
+    found = align_transformer(suspect, of.anchor, names, limit)
+    heads = [n for n in names if "attn" in n]
+    assert min(found[name].cosine for name in heads) > 0.95
+    assert all(found[name].cosine < 0.6 for name in found if "mlp" in name)
+
+
 def test_tokens_that_only_one_layer_has_more_of() -> None:
     of = case("llama")
     suspect = of.rebuilt("all", "vocabulary")
@@ -370,15 +447,6 @@ def test_beyond_the_limit_nothing_is_taken() -> None:
     assert {each.changes for each in found.values()} == {(TOO_LARGE,)}
 
 
-def _with_tokens_marked(name: str) -> tuple[Table, Anchor]:
-    weights = arrays(trained(name))
-    wide = tuple((n, v.shape) for n, v in weights.items() if v.ndim > 1)
-    return weights, build(OriginalArrays(weights), AnchorRecipe(wide, 8))
-
-
-EMBEDDINGS, SCORES = "model.embed_tokens.weight", "lm_head.weight"
-
-
 def test_tokens_that_were_added_are_left_out() -> None:
     weights, anchor = _with_tokens_marked("llama")
     rng = np.random.default_rng(0)
@@ -404,6 +472,18 @@ def test_tokens_of_one_layer_are_enough() -> None:
     found = align_transformer(some, anchor, [EMBEDDINGS, SCORES], ALIGN_LIMIT)
     assert EMBEDDINGS not in found
     np.testing.assert_array_equal(found[SCORES].moves[0].index, np.argsort(order))
+
+
+def test_scores_of_fewer_tokens_have_an_order_of_their_own() -> None:
+    weights = arrays(trained("llama"))
+    weights[SCORES] = weights[SCORES][:90]
+    wide = tuple((n, v.shape) for n, v in weights.items() if v.ndim > 1)
+    anchor = build(OriginalArrays(weights), AnchorRecipe(wide, 8))
+    order = np.random.default_rng(0).permutation(97)
+    suspect = weights | {EMBEDDINGS: weights[EMBEDDINGS][order]}
+    found = align_transformer(suspect, anchor, [EMBEDDINGS, SCORES], ALIGN_LIMIT)
+    np.testing.assert_array_equal(found[EMBEDDINGS].moves[0].index, np.argsort(order))
+    assert found[SCORES].moves[0].is_same
 
 
 def test_more_tokens_than_the_limit_stay_where_they_are() -> None:
