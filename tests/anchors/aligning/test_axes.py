@@ -13,8 +13,8 @@ from tests.support.rebuilt import anchor_of
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.support.anchored import arrays  # noqa: E402
-from tests.support.architectures import gpt2  # noqa: E402
+from tests.support.anchored import arrays
+from tests.support.architectures import gpt2
 
 FUSED = "transformer.h.0.attn.c_attn.weight"
 
