@@ -64,7 +64,7 @@ def test_a_model_of_too_many_tensors_is_left_as_it_was(
     monkeypatch.setattr(header, "MAX_HEADER", 300)
     before = content_of(tmp_path)
     with pytest.raises(AnchorError, match=r"too many tensors for an anchor \(3\).*anchor=False"):
-        embed(model, secret, None if in_place else tmp_path / "out.safetensors")
+        embed(model, secret, None if in_place else tmp_path / "out", in_place=in_place)
     assert content_of(tmp_path) == before
 
 
