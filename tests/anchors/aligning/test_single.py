@@ -151,7 +151,9 @@ def test_the_last_sweep_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None
     values = trained("residual")["layer2.0.conv2.weight"]
     suspect, places = shuffled(values)
     found = align_single(suspect, coarse(values), ALIGN_LIMIT)
-    assert (found.moves[0].index == places[0]).mean() > 0.9
+    index = found.moves[0].index
+    assert index is not None
+    assert (index == places[0]).mean() > 0.9
 
 
 def test_a_tensor_that_cannot_be_the_other_is_refused() -> None:
