@@ -35,8 +35,8 @@ mutants: $(INSTALLED)
 	$(BIN)/python -m benchmarks.mutants marking --sample 300
 
 # Lines and branches of the packages that a verdict rests on which no test reaches (docs/design.md).
-MEASURED := $(addprefix tests/,core keys records marking checkpoints disputes storage cli hostile \
-	conformance golden reports test_api.py)
+MEASURED := $(addprefix tests/,core keys records anchors marking checkpoints disputes storage cli \
+	hostile conformance golden reports test_api.py)
 coverage: $(INSTALLED)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q --cov --cov-report=term \
 		$(MEASURED) src

@@ -30,7 +30,7 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.records import ClaimedAnchor, Digest
-from tests.support import architectures
+from tests.support import architectures, families
 from tests.support.models import gaussian, saved
 
 
@@ -237,6 +237,15 @@ def test_another_original_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AnchorMismatchError, match="names no anchor"):
         anchor_from_original(saved(file, **weights), unnamed)
     assert anchor_from_original(file, claim).digest == claim.anchor_digest
+
+
+def test_large_patches_at_the_edge_of_a_stream_are_not_kept() -> None:
+    patches = "vit.embeddings.patch_embeddings.projection.weight"
+    weights = arrays(families.vision("ViTForImageClassification"))
+    marked = next(n for n in weights if n.endswith("layer.0.attention.output.dense.weight"))
+    assert patches in partners(anchor(weights, marked, heads=8))
+    weights[patches] = gaussian(64, 3, 32, 32)
+    assert patches not in partners(anchor(weights, marked, heads=8))
 
 
 def test_progress_is_told() -> None:

@@ -77,3 +77,10 @@ def test_parts_of_split_channels_are_added(values: np.ndarray) -> None:
     np.testing.assert_array_equal(out[:, 1], values[:, 1] + 0.5 * values[:, 2])
     assert not Move(np.arange(3), also=(part,)).is_same
     np.testing.assert_array_equal(move.rounded().of(values, 1), out)
+
+
+def test_a_part_without_factors_is_added_whole(values: np.ndarray) -> None:
+    move = Move(np.array([0, 1]), also=(Move(np.array([2, MISSING])),))
+    out = move.of(values, 1)
+    np.testing.assert_array_equal(out[:, 0], values[:, 0] + values[:, 2])
+    np.testing.assert_array_equal(out[:, 1], values[:, 1])

@@ -2,18 +2,23 @@
 
 import numpy as np
 
+from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import AnchorRecipe, build
+from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.locating.suspect import TableWeights
 from neuralmark.anchors.originals import OriginalArrays
 from neuralmark.anchors.refinding import _fits
 from neuralmark.anchors.restoring import restore
+from neuralmark.records.alignment import TensorFate
+from neuralmark.structures.structure import Array
 
 
-def test_a_rearranged_and_factored_layer_is_found() -> None:
+def factored() -> tuple[dict[str, Array], Anchor]:
+    """Three layers, each rearranged and cut in two; and the anchor of the whole ones."""
     rng = np.random.default_rng(0)
     names = [f"layer{i}.weight" for i in range(3)]
     original = {n: rng.standard_normal((24, 24, 3, 3)).astype(np.float32) for n in names}
-    suspect = {}
+    suspect: dict[str, Array] = {}
     for name, value in original.items():
         moved = value[rng.permutation(24)][:, rng.permutation(24)]
         mix = np.linalg.qr(rng.standard_normal((24, 24)))[0].astype(np.float32)
@@ -21,13 +26,28 @@ def test_a_rearranged_and_factored_layer_is_found() -> None:
         suspect[name.replace("weight", "1.weight")] = mix.T[:, :, None, None].copy()
     placement = tuple((n, original[n].shape) for n in names)
     anchor = build(OriginalArrays(original), AnchorRecipe(placement))
-    restoration = restore(TableWeights(suspect), anchor)
+    return suspect, anchor
+
+
+def fates(options: AlignOptions) -> tuple[TensorFate, ...]:
+    suspect, anchor = factored()
+    restoration = restore(TableWeights(suspect), anchor, options)
     for _ in restoration.tensors():
         pass
-    for fate in restoration.record().tensors:
+    return restoration.record().tensors
+
+
+def test_a_rearranged_and_factored_layer_is_found() -> None:
+    for fate in fates(AlignOptions()):
         assert fate.restored > 0.95
         assert "factored into two" in fate.changes
         assert " × " in fate.source
+
+
+def test_beyond_the_limit_it_is_not() -> None:
+    for fate in fates(AlignOptions(limit=100)):
+        assert fate.found == 0
+        assert "factored into two" not in fate.changes
 
 
 def test_only_what_can_be_multiplied_is_tried() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from neuralmark.anchors import residue
 from neuralmark.anchors.residue import Residue, divided, mean_square, untouched
 
 SIDE = 192
@@ -76,3 +77,13 @@ def test_white_noise_is_trusted_whole() -> None:
 
 def test_nothing_has_no_size() -> None:
     assert mean_square(np.zeros((0, 4), np.float32)) == 0.0
+
+
+def test_of_a_large_tensor_the_likelier_start_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residue, "LARGE", SIDE)
+    pruned = np.abs(drawn((SIDE, SIDE), 1)) < 1
+    difference = np.where(pruned, 5 * drawn((SIDE, SIDE), 2), 0.2 * drawn((SIDE, SIDE), 3))
+    found = divided(difference.astype(np.float32), pruned, 1.0, 1e-4)
+    assert found.away[pruned].all()
+    assert found.even == pytest.approx(1 - pruned.mean(), abs=0.02)
+    assert mean_square(found.left) < 0.05

@@ -182,6 +182,15 @@ def test_what_is_written_is_never_written_over(tmp_path: Path) -> None:
         written(tmp_path / "a.anchor", Key.new())
 
 
+def test_an_original_that_changed_after_its_anchor_was_made() -> None:
+    weights = {name: value.copy() for name, value in WEIGHTS.items()}
+    made = build(OriginalArrays(weights), AnchorRecipe(PLACEMENT))
+    weights["layer1.weight"][0, 0] += 1
+    np.testing.assert_array_equal(made["layer2.weight"].shape, (96, 128, 3, 3))
+    with pytest.raises(AnchorError, match=r"'layer1\.weight' is not the one that was kept"):
+        made["layer1.weight"]
+
+
 def test_rows_of_a_sample_are_even() -> None:
     entry = AnchorEntry("wte", (1000, 8), PARTNER, rows=300)
     rows = entry.kept_rows

@@ -42,6 +42,9 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, kind: str) -> None
     os.truncate(path, 100)
     with pytest.raises(CheckpointError):
         raw(checkpoint, "a")
+    if checkpoint.in_order("a"):
+        with pytest.raises(MalformedError, match="ends inside 'a'"):
+            checkpoint.read_run("a", 50_000, 60_000)
     write(path, kind)
     assert raw(checkpoint, "a") == whole
 

@@ -14,7 +14,7 @@ import pytest
 from neuralmark import Key
 from neuralmark.anchors.anchor import ALIGNER_VERSION
 from neuralmark.anchors.building import AnchorRecipe, build
-from neuralmark.anchors.chunks import CHUNK, TAG, ChunkWriter
+from neuralmark.anchors.chunks import CHUNK, TAG, ChunkReader, ChunkWriter
 from neuralmark.anchors.header import MAX_HEADER
 from neuralmark.anchors.originals import OriginalArrays
 from neuralmark.anchors.sealed import load_anchor, write_anchor
@@ -258,6 +258,7 @@ LIES: list[Callable[[bytes], Table]] = [
     lambda p: table(p, aligner=99),
     lambda p: table(p, tied=[["w", "w", "w"]]),
     lambda p: table(p, tied=[["w", "v"]]),
+    lambda p: table(p, tied=[["w", "v"]], tensors=[["v", [4, 9]], ["w", [4, 8]]]),
     lambda p: table(p, surprise=1),
 ]
 
@@ -366,3 +367,10 @@ def test_a_file_that_changes_after_it_was_opened(file: Path, key: Key) -> None:
     file.write_bytes(bytes(whole))
     with pytest.raises(AnchorError):
         found["w.weight"]
+
+
+def test_nothing_is_read_beyond_the_end(file: Path, key: Key) -> None:
+    reader = ChunkReader(file, key)
+    assert len(reader.read(reader.size - 4, 4)) == 4
+    with pytest.raises(AnchorError, match="cut off"):
+        reader.read(reader.size - 4, 5)

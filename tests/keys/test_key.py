@@ -20,7 +20,7 @@ from neuralmark.errors import (
 from neuralmark.keys.key import content_bytes
 from neuralmark.keys.sealing import cipher_of
 from tests.support.checks import one_line
-from tests.support.models import QUICK
+from tests.support.models import QUICK, gaussian
 
 SECRET = bytes(32)
 MATRIX = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
@@ -175,3 +175,8 @@ def test_a_file_whose_lengths_lie_is_damaged(tmp_path: Path, lie: Any) -> None:
     with pytest.raises(KeyFileError, match="damaged") as caught:
         Key.load(path)
     one_line(caught.value)
+
+
+def test_a_raw_key_seals_no_anchor() -> None:
+    with pytest.raises(ParameterError, match="a raw key has no secret"):
+        Key.raw(gaussian(64, 32), 1, "strided").anchor_key(bytes(32))

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import neuralmark
 from neuralmark import EmbedOptions, Key, VerifyOptions, attacks, embed, rebuild_claim, verify
+from neuralmark.anchors import header
 from neuralmark.anchors.building import anchor_from_original
 from neuralmark.anchors.sealed import load_anchor
 from neuralmark.attacks.noise import Noise
@@ -54,6 +55,17 @@ def test_an_anchor_lies_beside_the_copy_and_the_claim_names_it(
     assert anchor_from_original(model, done.claim).digest == anchor.digest
     with pytest.raises(AnchorMismatchError):
         anchor_from_original(out, done.claim)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_model_of_too_many_tensors_is_left_as_it_was(
+    in_place: bool, model: Path, secret: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(header, "MAX_HEADER", 300)
+    before = content_of(tmp_path)
+    with pytest.raises(AnchorError, match=r"too many tensors for an anchor \(3\).*anchor=False"):
+        embed(model, secret, None if in_place else tmp_path / "out", in_place=in_place)
+    assert content_of(tmp_path) == before
 
 
 def test_the_mark_is_bound_to_it(model: Path, secret: Key, tmp_path: Path) -> None:

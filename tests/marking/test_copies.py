@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 import neuralmark
-from neuralmark import Key
+from neuralmark import EmbedOptions, Key
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import NeuralMarkError, NeuralMarkWarning, OutputError, UnknownFormatError
 from neuralmark.marking.copies import refuse_unmarkable
@@ -46,7 +46,10 @@ def moved(arrays: dict[str, Any]) -> dict[str, Any]:
     return {n: v + np.float32(0.01) * gaussian(*v.shape, seed=9) for n, v in arrays.items()}
 
 
-def test_every_copy_in_a_folder_is_marked(folder: Path, key: Key, tmp_path: Path) -> None:
+@pytest.mark.parametrize("anchor", [True, False])
+def test_every_copy_in_a_folder_is_marked(
+    anchor: bool, folder: Path, key: Key, tmp_path: Path
+) -> None:
     arrays = weights(folder)
     torch.save(as_torch(arrays), folder / "pytorch_model.bin")
     half = {name: value.astype(np.float16) for name, value in arrays.items()}
@@ -54,7 +57,7 @@ def test_every_copy_in_a_folder_is_marked(folder: Path, key: Key, tmp_path: Path
     (folder / "ema").mkdir()
     save_file(moved(arrays), folder / "ema" / "model.safetensors")
     out = tmp_path / "out"
-    result = neuralmark.embed(folder, key, out)
+    result = neuralmark.embed(folder, key, out, EmbedOptions(anchor=anchor))
     for name in ("pytorch_model.bin", "model.fp16.safetensors", "ema/model.safetensors"):
         assert any(name in warning for warning in result.warnings)
         verdict = neuralmark.verify(out / name, key, claim=result.claim)

@@ -59,6 +59,21 @@ def test_a_header_of_another_length_is_refused(tmp_path: Path) -> None:
         import_key(tmp_path / "k.npy", rounds=1)
 
 
+def test_a_header_of_more_entries_than_a_key_has_is_refused_unread(tmp_path: Path) -> None:
+    np.save(tmp_path / "k.npy", MATRIX)
+    data = (tmp_path / "k.npy").read_bytes()
+    huge = data.replace(b"(12, 8), }" + b" " * 12, b"(1048576, 1048576), }" + b" ")
+    assert len(huge) == len(data)
+    (tmp_path / "k.npy").write_bytes(huge)
+    with pytest.raises(ParameterError, match="entries"):
+        import_key(tmp_path / "k.npy", rounds=1)
+
+
+def test_a_matrix_that_cannot_be_read_as_it_is_stored_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="K cannot be read: it is in Fortran order"):
+        imported(tmp_path / "k.npz", K=np.asfortranarray(MATRIX))
+
+
 def test_content_and_bits_come_with_the_matrix(tmp_path: Path) -> None:
     content = np.frombuffer(b"owner", np.uint8)
     bits = watermark(MATRIX, b"owner")

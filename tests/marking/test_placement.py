@@ -240,6 +240,8 @@ def test_select_takes_stored_and_canonical_names_in_any_order() -> None:
     assert one == two
     with pytest.raises(UnknownTensorError, match="did you mean"):
         select(tensors, ["layer3.0.conv9.weight"])
+    with pytest.raises(UnknownTensorError, match="'neuralmark inspect MODEL' lists them"):
+        select(tensors, ["?"])
     with pytest.raises(UnknownTensorError, match="twice"):
         select(tensors, ["layer2.0.conv1.weight", "module.layer2.0.conv1.weight"])
 

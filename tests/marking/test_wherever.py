@@ -128,6 +128,22 @@ def test_another_key_matches_by_luck_only(case: Case) -> None:
     assert not verdict.verified
 
 
+def test_a_tensor_with_nan_is_left_out_and_the_others_are_read(case: Case, tmp_path: Path) -> None:
+    broken = load_file(case.marked)
+    broken["features.2.weight"][0] = np.nan
+    save_file(broken, tmp_path / "broken.safetensors")
+    verdict = neuralmark.verify(tmp_path / "broken.safetensors", case.key, claim=case.claim)
+    assert verdict.verified
+    placed, aligned = verdict.readings
+    assert placed.matched is None
+    assert "NaN" in placed.why
+    assert aligned.matched == verdict.matched
+    assert verdict.alignment is not None
+    fates = {fate.name: fate for fate in verdict.alignment.tensors}
+    assert fates["features.2.weight"].found == 0
+    assert fates["features.4.weight"].found == 1
+
+
 def test_effort_looks_for_a_share(case: Case) -> None:
     options = VerifyOptions(effort=0.2)
     verdict = neuralmark.verify(case.stolen, case.key, claim=case.claim, options=options)

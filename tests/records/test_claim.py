@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from neuralmark import Claim, Key, verify
-from neuralmark.errors import RecordError
+from neuralmark.errors import ParameterError, RecordError
 from tests.support.checks import one_line
 from tests.support.models import QUICK, gaussian, gaussian_model
 
@@ -16,6 +16,13 @@ def test_what_no_file_can_hold_is_no_claim(odd: Any) -> None:
     with pytest.raises(RecordError) as caught:
         Claim.given(odd)
     one_line(caught.value)
+
+
+@pytest.mark.parametrize("odd", [3, "", " ", b"claim.json", ["claim.json"]])
+def test_what_is_neither_a_claim_nor_its_path_is_refused(odd: Any) -> None:
+    with pytest.raises(ParameterError, match="claim must be a Claim, the path of one") as caught:
+        Claim.given(odd)
+    assert type(odd).__name__ in one_line(caught.value)
 
 
 def test_a_raw_key_has_no_chance_to_show(tmp_path: Path) -> None:

@@ -55,9 +55,9 @@ def by_size(values: Array, anchor: Array) -> Array | None:
     cube, target, nothing = values.reshape(shape), anchor.reshape(shape), np.zeros(len(anchor))
     rows, columns = np.ones(shape[0]), np.ones(shape[1])
     for _ in range(_SWEEPS):
-        sums = _Sums.of(_over(cube, np.ones(shape[0]), columns), target, nothing)
+        sums = _LevelSums.of(_over(cube, np.ones(shape[0]), columns), target, nothing)
         rows = _relative(np.sqrt(_ratio(sums.rows[1], sums.rows[2])))
-        sums = _Sums.of(_over(cube, rows, np.ones(shape[1])), target, nothing)
+        sums = _LevelSums.of(_over(cube, rows, np.ones(shape[1])), target, nothing)
         columns = _relative(np.sqrt(_ratio(sums.columns[1], sums.columns[2])))
     spread = [float(np.median(np.abs(np.log(each)))) for each in (rows, columns)]
     if max(spread) < UNEVEN:
@@ -76,10 +76,10 @@ def leftover(left: Array, anchor: Array, gain: float) -> Array | None:
         return None
     shape = (len(anchor), anchor.shape[1], -1)
     one, two = left.reshape(shape), anchor.reshape(shape)
-    sums = _Sums.of(one, two, np.zeros(len(one)))
+    sums = _LevelSums.of(one, two, np.zeros(len(one)))
     middle = float(_ratio(sums.rows[0].sum(), gain * sums.rows[2].sum()))
     rows = middle + sums.clear(0, middle, gain, one[0].size)
-    sums = _Sums.of(one, two, gain * rows)
+    sums = _LevelSums.of(one, two, gain * rows)
     columns = sums.clear(1, 0.0, gain, one[:, 0].size)
     factors = np.clip(1 + rows[:, None] + columns, 1 / _FARTHER, _FARTHER)
     if np.abs(factors - 1).max() <= NOTICEABLE:
@@ -88,14 +88,14 @@ def leftover(left: Array, anchor: Array, gain: float) -> Array | None:
 
 
 @dataclass(frozen=True)
-class _Sums:
+class _LevelSums:
     """Of what is left times the anchor, and of the square of each: by rows, and by columns."""
 
     rows: Floats
     columns: Floats
 
     @classmethod
-    def of(cls, left: Array, anchor: Array, known: Floats) -> "_Sums":
+    def of(cls, left: Array, anchor: Array, known: Floats) -> "_LevelSums":
         """After `known` times the anchor was taken from each row."""
         rows, columns = np.zeros((3, len(left))), np.zeros((3, left.shape[1]))
         for row, (one, two) in enumerate(zip(left, anchor, strict=True)):

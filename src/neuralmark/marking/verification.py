@@ -107,7 +107,7 @@ def examine(
     suspect: Suspect,
     key: Key,
     *,
-    claim: Claim | str | Path | None = None,
+    claim: Claim | None = None,
     tensors: Sequence[str] | None = None,
     anchor: Anchor | None = None,
     options: VerifyOptions | None = None,
@@ -115,8 +115,6 @@ def examine(
 ) -> Verdict:
     """Look for the key's mark in anything that can be read."""
     require_key(key)
-    if isinstance(claim, str | Path):
-        claim = Claim.load(claim)
     options = options or VerifyOptions()
     if anchor is not None:
         return examine_anchored(suspect, key, anchor, options, progress)

@@ -132,6 +132,39 @@ def test_without_structure_convolutions_still_come_back() -> None:
         assert gap(back(suspects, anchor, found, name), weights[name]) < 0.06, name
 
 
+def test_without_structure_a_vector_stays_where_it_lies() -> None:
+    weights = lab.trained("chain")
+    found = align(weights, lab.anchor_of(weights, structured=False), ["features.5.weight"])
+    aligned = found["features.5.weight"]
+    assert all(move.is_same for move in aligned.moves)
+    assert aligned.changes == ()
+    assert aligned.cosine > 0.99
+
+
+def test_a_vector_that_does_not_fit_its_layer_stays_where_it_lies() -> None:
+    weights = lab.trained("chain")
+    suspects = lab.rebuilt(weights, ("permute",)) | {"features.5.weight": np.ones(7, np.float32)}
+    found = align(suspects, lab.anchor_of(weights), ["features.4.weight", "features.5.weight"])
+    assert found["features.4.weight"].changes == ("permuted",)
+    assert found["features.5.weight"].changes == (UNLIKE,)
+
+
+def test_a_spoilt_channel_is_placed_by_what_reads_it() -> None:
+    weights = lab.trained("chain")
+    suspects, anchor = lab.rebuilt(weights, ("permute",)), lab.anchor_of(weights)
+    spoilt = suspects["features.4.weight"].copy()
+    spoilt[3] = np.nan
+    names = ["features.4.weight"]
+    whole, found = (
+        align(table, anchor, names)[names[0]].moves[0].index
+        for table in (suspects, suspects | {names[0]: spoilt})
+    )
+    assert whole is not None
+    assert found is not None
+    assert 3 in found
+    np.testing.assert_array_equal(found, whole)
+
+
 def test_a_part_of_the_network_is_enough() -> None:
     weights = lab.trained("residual")
     suspects, anchor = lab.rebuilt(weights), lab.anchor_of(weights)
@@ -139,6 +172,27 @@ def test_a_part_of_the_network_is_enough() -> None:
     found = align(some, anchor, lab.matrices(weights))
     assert set(found) == {name for name in lab.matrices(weights) if name in some}
     assert all(aligned.cosine > 0.97 for aligned in found.values())
+
+
+def test_parts_of_the_network_that_share_nothing() -> None:
+    weights = lab.trained("chain")
+    suspects, anchor = lab.rebuilt(weights, ("permute",)), lab.anchor_of(weights)
+    ends = ["features.0.weight", "classifier.2.weight"]
+    found = align({name: suspects[name] for name in ends}, anchor, ends)
+    for name in ends:
+        assert gap(back(suspects, anchor, found, name), weights[name]) < 0.12, name
+
+
+def test_columns_that_do_not_divide_into_the_map_are_a_layer_of_their_own() -> None:
+    weights = lab.trained("chain")
+    anchor = lab.anchor_of(weights)
+    name = "classifier.0.weight"
+    suspects = dict(lab.rebuilt(weights, ("permute",)))
+    suspects[name] = np.pad(suspects[name], ((0, 0), (0, 1)))
+    found = align(suspects, anchor, [name, "features.4.weight"])
+    assert found["features.4.weight"].cosine > 0.97
+    assert found[name].moves[1].size == 160
+    assert "1 dummy dropped" in found[name].changes
 
 
 def test_beyond_the_limit_nothing_is_compared() -> None:

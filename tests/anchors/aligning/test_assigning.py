@@ -58,3 +58,12 @@ def test_noise_of_another_summation_decides_nothing() -> None:
     one = matched(lambda rows: equal[rows], 6, 6)
     two = matched(lambda rows: (equal + noise)[rows], 6, 6)
     np.testing.assert_array_equal(one.index, two.index)
+
+
+def test_what_is_nobodys_best_gets_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    similarity = np.array([[0.2, 0.9, 0.1], [0.3, 0.8, 0.5], [0.0, 0.1, 0.4]])
+    monkeypatch.setattr(assigning, "FULL", 2)
+    found = matched(lambda rows: similarity[rows], 3, 3)
+    np.testing.assert_array_equal(found.index, [1, 0, 2])
+    np.testing.assert_array_equal(found.sure, [True, False, False])
+    np.testing.assert_allclose(found.alike, [0.9, 0.3, 0.4], atol=GRID)

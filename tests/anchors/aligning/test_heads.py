@@ -108,3 +108,28 @@ def test_heads_that_were_removed_are_missing() -> None:
         assert move.index is not None
         assert (move.index == MISSING).sum() == SIZE
         assert _cosine(fewer[part][0], move.of(fewer[part][1], 0)) > 0.8
+
+
+def test_rotary_heads_that_were_removed_are_missing() -> None:
+    one = {part: _rows(4) for part in (QUERY, KEY)}
+    parts: Parts = {part: (value, value[SIZE:]) for part, value in one.items()}
+    found = align_heads(_layer(4, 4, rotary=True), parts, SIZE)
+    for part in one:
+        index = found.moves[part].index
+        assert index is not None
+        expected = [MISSING] * SIZE + list(range(3 * SIZE))
+        np.testing.assert_array_equal(index, expected)
+
+
+def test_layers_that_differ_in_their_number_of_heads_leave_them_in_order() -> None:
+    heads = {part: _rows(4) for part in (QUERY, KEY, VALUE, OUTPUT)}
+    turned = {part: value.reshape(4, SIZE, WIDTH)[::-1] for part, value in heads.items()}
+    parts: Parts = {p: (v, turned[p].reshape(-1, WIDTH)) for p, v in heads.items()}
+    found = align_heads(_layer(4, 4), parts, SIZE)
+    assert found.likeness > 0.999
+    for part in (QUERY, KEY):
+        parts[part] = heads[part], np.concatenate([parts[part][1], _rows(1)])
+    found = align_heads(_layer(4, 4), parts, SIZE)
+    assert found.likeness < 0.9
+    for move in found.moves.values():
+        np.testing.assert_array_equal(move.index, np.arange(4 * SIZE))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from neuralmark.anchors.aligning import fitting
 from neuralmark.anchors.aligning.single import align_single
 from neuralmark.anchors.effort import ALIGN_LIMIT
 from neuralmark.anchors.factors import rescaled
@@ -59,6 +60,23 @@ def test_more_channels_than_a_full_assignment_takes() -> None:
     np.testing.assert_array_equal(found.moves[1].index, places[1])
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_one_axis_lies_where_it_lay(axis: int) -> None:
+    values = gaussian(120, 100)
+    order = np.random.default_rng(0).permutation(values.shape[axis])
+    found = align_single(np.take(values, order, axis), coarse(values), ALIGN_LIMIT)
+    np.testing.assert_array_equal(found.moves[axis].index, np.argsort(order))
+    assert found.moves[1 - axis].is_same
+    assert found.changes == ("permuted",)
+
+
+def test_a_kernel_of_very_many_positions() -> None:
+    values = gaussian(24, 3, 36, 36)
+    suspect, places = shuffled(values)
+    found = align_single(suspect, coarse(values), ALIGN_LIMIT)
+    np.testing.assert_array_equal(found.moves[0].index, places[0])
+
+
 def test_strangers_among_the_channels() -> None:
     values = trained("residual")["layer2.0.conv2.weight"]
     suspect, places = shuffled(values)
@@ -73,9 +91,10 @@ def test_strangers_among_the_channels() -> None:
 @pytest.mark.parametrize(
     "fill", [0.0, 1.0, np.nan, np.inf], ids=["zeros", "equal", "NaN", "infinite"]
 )
-def test_nothing_to_go_by(fill: float) -> None:
-    anchor = gaussian(48, 64, 3, 3)
-    suspect = np.full((60, 64, 3, 3), fill, np.float32)
+@pytest.mark.parametrize("kernel", [(), (3, 3)], ids=["matrix", "kernels"])
+def test_nothing_to_go_by(kernel: tuple[int, ...], fill: float) -> None:
+    anchor = gaussian(48, 64, *kernel)
+    suspect = np.full((60, 64, *kernel), fill, np.float32)
     found = align_single(suspect, anchor, ALIGN_LIMIT)
     assert found.cosine < 0.1
     back, _ = rescaled(moved(suspect, found.moves), anchor)
@@ -108,3 +127,41 @@ def test_many_equal_rows_are_within_bounds() -> None:
 def test_beyond_the_limit() -> None:
     with pytest.raises(AlignLimitError, match=r"raise align_limit to 12,800 or more"):
         align_single(gaussian(200, 32), gaussian(64, 32), 10_000)
+
+
+def test_an_axis_of_which_nothing_is_left_tells_nothing() -> None:
+    nothing = Move(np.full(32, MISSING, np.intp))
+    values = gaussian(48, 32)
+    found = align_single(values, values, ALIGN_LIMIT, (None, nothing))
+    assert found.cosine == 0
+    assert not found.moves[1].found.any()
+
+
+def test_a_sample_of_the_columns_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "_WORK", 1)
+    monkeypatch.setattr(fitting, "_FEWEST", 200)
+    values = gaussian(48, 400)
+    suspect, places = shuffled(values)
+    found = align_single(suspect, coarse(values), ALIGN_LIMIT, (None, Move(places[1])))
+    np.testing.assert_array_equal(found.moves[0].index, places[0])
+
+
+def test_the_last_sweep_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "_SWEEPS", 1)
+    values = trained("residual")["layer2.0.conv2.weight"]
+    suspect, places = shuffled(values)
+    found = align_single(suspect, coarse(values), ALIGN_LIMIT)
+    index = found.moves[0].index
+    assert index is not None
+    assert (index == places[0]).mean() > 0.9
+
+
+def test_a_tensor_that_cannot_be_the_other_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be one of"):
+        align_single(gaussian(8, 8, 3, 3), gaussian(8, 8), ALIGN_LIMIT)
+
+
+def test_a_known_move_is_an_order() -> None:
+    turn = Move(matrix=np.eye(8, dtype=np.float32))
+    with pytest.raises(ValueError, match="must be a gather"):
+        align_single(gaussian(8, 8), gaussian(8, 8), ALIGN_LIMIT, (turn, None))

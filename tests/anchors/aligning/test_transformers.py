@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from neuralmark.anchors.aligning.contract import JOINED, Aligned
+from neuralmark.anchors.aligning import align, fingerprints, turning
+from neuralmark.anchors.aligning.contract import JOINED, TOO_LARGE, Aligned
 from neuralmark.anchors.aligning.transformers import align_transformer
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import AnchorRecipe, build
@@ -87,6 +88,15 @@ def put_back(of: Case, suspect: Table, *, but: int = 0) -> tuple[int, dict[str, 
     found = align_transformer(suspect, of.anchor, names, ALIGN_LIMIT)
     assert len(found) == len(names) - but
     return matching_bits(restored(of.anchor, found, suspect), of.anchor, KEY), found
+
+
+def _with_tokens_marked(name: str) -> tuple[Table, Anchor]:
+    weights = arrays(trained(name))
+    wide = tuple((n, v.shape) for n, v in weights.items() if v.ndim > 1)
+    return weights, build(OriginalArrays(weights), AnchorRecipe(wide, 8))
+
+
+EMBEDDINGS, SCORES = "model.embed_tokens.weight", "lm_head.weight"
 
 
 FAMILIES = (
@@ -297,6 +307,92 @@ def test_what_is_missing_does_not_hinder_the_rest() -> None:
     assert min(each.cosine for each in found.values()) > 0.95
 
 
+def test_fewer_positions_tell_as_much() -> None:
+    of = case("gpt2")
+    suspect = of.rebuilt("all", "vocabulary")
+    suspect["transformer.wpe.weight"] = suspect["transformer.wpe.weight"][:20]
+    bits, _ = put_back(of, suspect)
+    assert bits >= NEARLY_ALL
+
+
+def test_positions_of_another_width_tell_nothing_and_hide_nothing() -> None:
+    of = case("gpt2")
+    suspect = of.rebuilt("all")
+    suspect["transformer.wpe.weight"] = np.ones((32, 70), np.float32)
+    bits, _ = put_back(of, suspect)
+    assert bits >= NEARLY_ALL
+
+
+def _narrow(tokens: int) -> tuple[Table, Anchor]:
+    """A Llama of fewer tokens than its stream has channels, say."""
+    weights = arrays(trained("llama"))
+    weights |= {name: weights[name][:tokens] for name in (EMBEDDINGS, SCORES)}
+    chosen = tuple((n, v.shape) for n, v in weights.items() if v.ndim == 2 and LAYER.match(n))
+    return weights, build(OriginalArrays(weights), AnchorRecipe(chosen, 8))
+
+
+def test_few_tokens_numbered_anew() -> None:
+    weights, anchor = _narrow(60)
+    table = weights
+    for how in ("all", "vocabulary"):
+        table = dict(launch(Restructure(cast("Any", how), 1.0, 8), table).weights or {})
+    names = [n for n, _ in anchor.placement]
+    found = align_transformer(table, anchor, names, ALIGN_LIMIT)
+    assert min(each.cosine for each in found.values()) > 0.95
+
+
+def test_little_work_still_tells_tokens_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprints, "_WORK", 1)
+    monkeypatch.setattr(turning, "_ROUNDS", 1)
+    of = case("llama")
+    bits, _ = put_back(of, of.rebuilt("all", "vocabulary"))
+    assert bits >= NEARLY_ALL
+
+
+def test_embeddings_without_layers_are_put_in_order_one_by_one() -> None:
+    weights, anchor = _with_tokens_marked("llama")
+    order = np.random.default_rng(0).permutation(64)
+    suspect = {n: weights[n][:, order] for n in (EMBEDDINGS, SCORES)}
+    found = align(suspect, anchor, [EMBEDDINGS, SCORES])
+    for each in found.values():
+        assert each.moves[0].is_same
+        np.testing.assert_array_equal(each.moves[1].index, np.argsort(order))
+
+
+def test_scores_without_embeddings_stay_where_they_are() -> None:
+    weights = arrays(trained("bert words"))
+    bias = "cls.predictions.bias"
+    chosen = ((bias, weights[bias].shape),)
+    anchor = build(OriginalArrays(weights), AnchorRecipe(chosen, 8))
+    some = {n: v for n, v in weights.items() if LAYER.match(n) or n == bias}
+    found = align(some, anchor, [bias])[bias]
+    assert found.moves[0].is_same
+    assert found.cosine > 0.99
+
+
+@pytest.mark.parametrize("limit", [ALIGN_LIMIT, 20_000])
+def test_layers_without_embeddings_of_which_some_do_not_fit(limit: int) -> None:
+    of = case("gpt2")
+    suspect = {n: v for n, v in of.rebuilt("permute").items() if LAYER.match(n)}
+    if limit == ALIGN_LIMIT:
+        for name in [n for n in suspect if n.endswith("mlp.c_fc.weight")]:
+            suspect[name] = np.concatenate([suspect[name], suspect[name][:, :9]], axis=1)
+    names = [n for n, _ in of.anchor.placement]
+    found = align_transformer(suspect, of.anchor, names, limit)
+    heads = [n for n in names if "attn" in n]
+    assert min(found[name].cosine for name in heads) > 0.95
+    assert all(found[name].cosine < 0.6 for name in found if "mlp" in name)
+
+
+def test_tokens_that_only_one_layer_has_more_of() -> None:
+    of = case("llama")
+    suspect = of.rebuilt("all", "vocabulary")
+    wide = suspect["lm_head.weight"]
+    suspect["lm_head.weight"] = np.concatenate([wide, wide[:3]])
+    bits, _ = put_back(of, suspect)
+    assert bits >= NEARLY_ALL
+
+
 def test_a_model_that_is_no_transformer() -> None:
     weights = {"0.weight": np.ones((8, 4), np.float32), "2.weight": np.ones((4, 8), np.float32)}
     placement = (("0.weight", (8, 4)),)
@@ -343,6 +439,71 @@ def test_beyond_the_limit_only_the_channels_stay() -> None:
     found = align_transformer(suspect, of.anchor, names, 1000)
     assert not any("mlp" in name for name in found)
     assert all("self_attn" in name for name in found)
+
+
+def test_beyond_the_limit_nothing_is_taken() -> None:
+    of = case("llama")
+    names = [n for n, _ in of.anchor.placement]
+    found = align(of.rebuilt("all"), of.anchor, names, 100)
+    assert {each.changes for each in found.values()} == {(TOO_LARGE,)}
+
+
+def test_tokens_that_were_added_are_left_out() -> None:
+    weights, anchor = _with_tokens_marked("llama")
+    rng = np.random.default_rng(0)
+    order = rng.permutation(97)
+    more = dict(weights)
+    for name in (EMBEDDINGS, SCORES):
+        extra = weights[name].std() * rng.standard_normal((5, weights[name].shape[1]))
+        more[name] = np.concatenate([extra, weights[name][order]]).astype(np.float32)
+    found = align_transformer(more, anchor, [EMBEDDINGS, SCORES], ALIGN_LIMIT)
+    for name in (EMBEDDINGS, SCORES):
+        index = found[name].moves[0].index
+        assert index is not None
+        assert (index == 5 + np.argsort(order)).mean() > 0.95
+        assert "5 dummies dropped" in found[name].changes
+        assert "permuted" in found[name].changes
+
+
+def test_tokens_of_one_layer_are_enough() -> None:
+    weights, anchor = _with_tokens_marked("llama")
+    order = np.random.default_rng(0).permutation(97)
+    some = {n: v for n, v in weights.items() if n != EMBEDDINGS}
+    some[SCORES] = weights[SCORES][order]
+    found = align_transformer(some, anchor, [EMBEDDINGS, SCORES], ALIGN_LIMIT)
+    assert EMBEDDINGS not in found
+    np.testing.assert_array_equal(found[SCORES].moves[0].index, np.argsort(order))
+
+
+def test_scores_of_fewer_tokens_have_an_order_of_their_own() -> None:
+    weights = arrays(trained("llama"))
+    weights[SCORES] = weights[SCORES][:90]
+    wide = tuple((n, v.shape) for n, v in weights.items() if v.ndim > 1)
+    anchor = build(OriginalArrays(weights), AnchorRecipe(wide, 8))
+    order = np.random.default_rng(0).permutation(97)
+    suspect = weights | {EMBEDDINGS: weights[EMBEDDINGS][order]}
+    found = align_transformer(suspect, anchor, [EMBEDDINGS, SCORES], ALIGN_LIMIT)
+    np.testing.assert_array_equal(found[EMBEDDINGS].moves[0].index, np.argsort(order))
+    assert found[SCORES].moves[0].is_same
+
+
+def test_more_tokens_than_the_limit_stay_where_they_are() -> None:
+    weights, anchor = _with_tokens_marked("llama")
+    order = np.random.default_rng(0).permutation(97)
+    moved_about = weights | {n: weights[n][order] for n in (EMBEDDINGS, SCORES)}
+    found = align_transformer(moved_about, anchor, [EMBEDDINGS], 97 * 97 - 1)
+    assert all(move.is_same for move in found[EMBEDDINGS].moves)
+    assert found[EMBEDDINGS].cosine < 0.5
+
+
+def test_a_tensor_with_another_number_of_axes_is_left_out() -> None:
+    of = case("llama")
+    name = "model.layers.0.mlp.up_proj.weight"
+    suspect = of.rebuilt("all")
+    suspect[name] = suspect[name][None]
+    _, found = put_back(of, suspect, but=1)
+    assert name not in found
+    assert min(each.cosine for each in found.values()) > 0.95
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert untied", "vit"])

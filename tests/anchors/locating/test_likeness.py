@@ -15,7 +15,7 @@ from neuralmark.anchors.locating.likeness import (
 )
 from tests.support.models import gaussian
 
-SHAPES = [(64, 64), (16, 16, 3, 3), (200, 30), (8, 3, 7), (500,)]
+SHAPES = [(64, 64), (16, 16, 3, 3), (200, 30), (8, 3, 7), (500,), (300, 1)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from neuralmark.anchors.anchor import Anchor
-from neuralmark.anchors.locating import locate
+from neuralmark.anchors.locating import assigning, locate, seeking
+from neuralmark.anchors.locating.joins import by_joins
+from neuralmark.anchors.locating.products import by_products
+from neuralmark.anchors.locating.rowsearch import needles_of
 from neuralmark.anchors.locating.seeking import Quest
 from neuralmark.anchors.locating.suspect import TableWeights
 from neuralmark.structures.structure import Array, Indices
@@ -72,6 +75,84 @@ def test_a_larger_limit_finds_more(anchor: Anchor) -> None:
     assert found[100]["a.weight"].view.describe() == "y"
 
 
+def test_many_of_one_shape_are_assigned_the_likest_first(
+    anchor: Anchor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assigning, "MOST_TOGETHER", 1)
+    half = ORIGINAL["a.weight"] + ORIGINAL["d.weight"]
+    suspect = {"x": half, "y": ORIGINAL["d.weight"], "z": ORIGINAL["a.weight"]}
+    found = locate(TableWeights(suspect), anchor, ["a.weight", "d.weight"])
+    assert {n: each.view.describe() for n, each in found.items()} == {
+        "a.weight": "z",
+        "d.weight": "y",
+    }
+
+
+def test_samples_shrink_until_there_is_room(
+    anchor: Anchor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seeking, "_ROOM", 4 * 40 * 24)
+    renamed = {f"x.{name}": value for name, value in ORIGINAL.items()}
+    quest = Quest(TableWeights(renamed), anchor, [])
+    sizes = [wanted.sample.size for wanted, _ in seeking.begin(quest, set(ORIGINAL))]
+    assert sum(sizes) <= 40 * 24
+    found = locate(TableWeights(renamed), anchor)
+    assert {each.view.describe() for each in found.values()} == set(renamed)
+
+
+def _in_factors(decoys: int) -> Table:
+    """Factors of one tensor behind many that make nothing."""
+    rng = np.random.default_rng(0)
+    mix = rng.standard_normal((24, 24)).astype(np.float32)
+    table: Table = {}
+    for i in range(decoys):
+        table[f"x.{i}.left"] = gaussian(40, 24, seed=200 + i)
+        table[f"x.{i}.right"] = gaussian(24, 24, seed=900 + i)
+    table["y.left"] = ORIGINAL["a.weight"] @ mix
+    table["y.right"] = np.linalg.inv(mix).astype(np.float32)
+    return table
+
+
+def test_factors_among_very_many_are_found_beside_each_other(anchor: Anchor) -> None:
+    found = locate(TableWeights(_in_factors(300)), anchor, ["a.weight"])
+    assert found["a.weight"].view.describe() == "y.left × y.right"
+    assert found["a.weight"].direct
+
+
+def _quest(suspect: Table, anchor: Anchor, limit: int, looks: float = 0.0) -> Quest:
+    """One that seeks one tensor, after so many looks."""
+    quest = Quest(TableWeights(suspect), anchor, [], 0, limit, [looks * seeking.LOOK])
+    quest.wanted.extend(wanted for wanted, _ in seeking.begin(quest, {"a.weight"}))
+    return quest
+
+
+@pytest.mark.parametrize(("limit", "looks"), [(100, 0), (20, 0), (100, 199.5)])
+def test_factors_beyond_the_limit_are_not_multiplied(
+    limit: int, looks: float, anchor: Anchor
+) -> None:
+    quest = _quest(_in_factors(30), anchor, limit, looks)
+    found = by_products(quest, quest.wanted, {})
+    assert [each.direct for each in found] == ([True] if (limit, looks) == (100, 0) else [])
+
+
+@pytest.mark.parametrize("looks", [0, 199.5])
+def test_pieces_are_not_looked_through_when_no_room_is_left(looks: float, anchor: Anchor) -> None:
+    pieces = np.array_split(ORIGINAL["a.weight"], 4)
+    quest = _quest({f"rank{i}": piece for i, piece in enumerate(pieces)}, anchor, 100, looks)
+    found = by_joins(quest, quest.wanted, {})
+    assert [each.direct for each in found] == ([] if looks else [True])
+
+
+def test_a_piece_of_which_only_a_few_rows_are_right_is_none(anchor: Anchor) -> None:
+    right = ORIGINAL["a.weight"]
+    decoy = gaussian(20, 24, seed=60)
+    some = needles_of(20)[:6]
+    decoy[some] = right[some]
+    quest = _quest({"one": decoy, "two": right[20:]}, anchor, 100)
+    (found,) = by_joins(quest, quest.wanted, {})
+    assert list(found.view.stored()) == ["two"]
+
+
 def test_work_is_bounded_however_short_each_look(anchor: Anchor) -> None:
     quest = Quest(TableWeights(ORIGINAL), anchor, [], 0, 10)
     looks = 0
@@ -97,6 +178,21 @@ ODD: dict[str, Any] = {
     "lonely mask": {"a.weight_mask": np.ones((40, 24), np.float32)},
     "mask of another shape": {"a.weight_orig": gaussian(40, 24), "a.weight_mask": gaussian(4)},
     "lengths of another shape": {"a.weight_v": gaussian(40, 24), "a.weight_g": gaussian(3)},
+    "adapter of other ranks": {
+        "a.weight": gaussian(40, 24),
+        "a.lora_A.weight": gaussian(4, 24),
+        "a.lora_B.weight": gaussian(40, 5),
+    },
+    "adapter of other lengths": {
+        "a.weight": gaussian(40, 24),
+        "a.lora_A.weight": gaussian(4, 23),
+        "a.lora_B.weight": gaussian(40, 4),
+    },
+    "adapter of two kernels": {
+        "c.weight": gaussian(16, 8, 3, 3),
+        "c.lora_A.weight": gaussian(4, 8, 3, 3),
+        "c.lora_B.weight": gaussian(16, 4, 3, 3),
+    },
 }
 
 

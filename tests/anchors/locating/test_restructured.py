@@ -161,6 +161,24 @@ def test_a_profile_does_not_see_order_signs_and_scales(shape: tuple[int, ...]) -
     assert sum(agreed) == len(agreed) - 2  # the raw spectrum is the only one that scales change
 
 
+def test_a_profile_does_not_see_channels_that_are_zero() -> None:
+    one = (gaussian(60, 50) ** 3).astype(np.float32)
+    padded = np.zeros((70, 58), np.float32)
+    padded[5:65, 3:53] = one
+    for a, b in zip(profile(one), profile(padded), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-3)
+
+
+def test_profiles_of_large_tensors_tell_them_apart() -> None:
+    rng = np.random.default_rng(4)
+    ones = [
+        (gaussian(900, 800, seed=i) ** power).astype(np.float32) for i, power in ((1, 1), (2, 3))
+    ]
+    moved = [one[rng.permutation(900)][:, rng.permutation(800)] for one in ones]
+    apart = distances([profile(one) for one in ones], [profile(one) for one in moved])
+    assert apart.argmin(axis=1).tolist() == [0, 1]
+
+
 def test_levelled_rows_and_columns_have_one_size() -> None:
     factors = np.exp(np.random.default_rng(5).normal(0, 2, 50)).astype(np.float32)
     even = levelled((gaussian(50, 40, 3) * factors[:, None, None]).astype(np.float32))
@@ -206,3 +224,16 @@ def test_rows_of_an_embedding_that_the_anchor_keeps() -> None:
     pieces = np.array_split(table["wte.weight"], 3)
     sharded = {f"rank{i}.wte.weight": piece for i, piece in enumerate(pieces)}
     assert locate(TableWeights(sharded), anchor)["wte.weight"].direct
+
+
+def test_an_embedding_whose_rows_have_one_length_is_taken_as_it_is_numbered() -> None:
+    rng = np.random.default_rng(6)
+    rows = rng.standard_normal((3000, 24))
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    table = {"wte.weight": rows, "layer.weight": gaussian(24, 24)}
+    anchor = build(OriginalArrays(table), AnchorRecipe((("layer.weight", (24, 24)),)))
+    turn = np.linalg.qr(rng.standard_normal((24, 24)))[0].astype(np.float32)
+    rotated = table | {"wte.weight": rows @ turn}
+    found = locate(TableWeights(rotated), anchor)["wte.weight"]
+    assert found.view == Spaced(Stored("wte.weight"), 3000, 1024)
+    assert not found.direct

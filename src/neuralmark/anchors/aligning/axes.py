@@ -23,8 +23,6 @@ def aligned(
     """The moves of one tensor; None where an axis cannot be explained."""
     shape = both.anchor.entry(name).shape
     theirs = both.shape(name)
-    if len(shape) != len(theirs):
-        return None
     found: dict[int, Move] = {}
     changes: set[str] = set()
     for axis in {run.side.axis for run in runs}:
@@ -104,15 +102,6 @@ def _counted(moves: Sequence[Move], theirs: Sequence[int], *, joined: bool) -> I
         yield f"{extra:,} {'dummy' if extra == 1 else 'dummies'} dropped"
     if lost:
         yield f"{lost:,} channel{'' if lost == 1 else 's'} missing"
-
-
-def _used(move: Move) -> int:
-    """How many of the suspect's channels a move uses."""
-    if move.index is None:
-        assert move.matrix is not None
-        return int(move.matrix.shape[1])
-    gathers = [each.index for each in (move, *move.also) if each.index is not None]
-    return len(np.setdiff1d(np.concatenate(gathers), [MISSING]))
 
 
 def _joined(both: BothModels, name: str, runs: Sequence[AxisRun], axis: int) -> Move:

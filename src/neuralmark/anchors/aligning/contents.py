@@ -158,8 +158,6 @@ def _main_directions(flat: Floats) -> tuple[Floats, Floats]:
     vectors, sizes = np.zeros((len(flat), _DIRECTIONS)), np.zeros(_DIRECTIONS)
     count = min(_DIRECTIONS, *flat.shape)
     width = min(2 * count, *flat.shape)
-    if not width:
-        return vectors, sizes
     start = np.random.default_rng(0).standard_normal((flat.shape[1], width))
     found, left = start.astype(flat.dtype), flat[:, :0]
     for _ in range(_POWERS):

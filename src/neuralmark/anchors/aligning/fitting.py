@@ -115,13 +115,10 @@ def _clipped(values: Floats) -> Floats:
 
 
 def _completed(puzzle: Puzzle, orders: dict[int, Order]) -> dict[int, Order]:
-    """Bundles without an order, the best known first; a guess where nothing is known."""
+    """Bundles without an order, the best known first; those of a puzzle hang together."""
     while left := [n for n in range(len(puzzle.bundles)) if n not in orders]:
         number = max(left, key=lambda n: (_known(puzzle, n, orders), -n))
-        if _known(puzzle, number, orders) > 0:
-            orders[number] = _update(puzzle, number, orders, None)
-        else:
-            orders[number] = guessed(puzzle, number)
+        orders[number] = _update(puzzle, number, orders, None)
     return orders
 
 

@@ -135,16 +135,6 @@ class Quest:
         return self.spent[0] > self.limit * 2 * LOOK
 
 
-def quest_of(
-    suspect: SuspectWeights, anchor: Anchor, names: Collection[str], limit: int = LIMIT
-) -> Quest:
-    """What is sought, each with a sample of it: the whole anchor is read once."""
-    quest = Quest(suspect, anchor, [], anchor.skeleton.heads, limit)
-    for wanted in begin(quest, names):
-        quest.wanted.append(wanted)
-    return quest
-
-
 def begin(quest: Quest, names: Collection[str]) -> Iterator[Wanted]:
     """Each tensor of these names, with a sample that is small enough to be held."""
     entries = [entry for entry in quest.anchor.entries if entry.name in names]
