@@ -8,7 +8,7 @@ from neuralmark.anchors.building import AnchorRecipe, build
 from neuralmark.anchors.locating.suspect import TableWeights
 from neuralmark.anchors.originals import OriginalArrays
 from neuralmark.anchors.restoring import restore
-from neuralmark.anchors.standing import closeness, stands, stands_behind
+from neuralmark.anchors.standing import closeness, stands, trusted
 from neuralmark.records.alignment import Alignment
 from neuralmark.structures.structure import Array
 from tests.support.models import gaussian
@@ -137,7 +137,14 @@ def test_closeness() -> None:
 
 def test_behind_nothing_there_is_nothing() -> None:
     value = gaussian(64, 64)
-    assert not stands_behind(gaussian(64, 64, seed=5), value)
-    assert not stands_behind(np.zeros_like(value), value)
-    assert not stands_behind(np.full_like(value, np.nan), value)
-    assert not stands_behind(value[0], value[0])
+    for other in (gaussian(64, 64, seed=5), np.zeros_like(value), np.full_like(value, np.nan)):
+        assert not trusted(other, value).firm
+    assert not trusted(value[0], value[0]).firm
+    assert trusted(value, value).firm
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_few_rows_that_stay_by_chance_are_not_all(seed: int) -> None:
+    value = gaussian(48, 40)
+    turned = value[np.random.default_rng(seed).permutation(48)]
+    assert not trusted(turned, value).firm

@@ -17,6 +17,7 @@ from neuralmark.anchors.payload import Sink, read_payload, write_payload
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.key import Placement
 from neuralmark.errors import (
+    AnchorError,
     AnchorMismatchError,
     NonFiniteError,
     UnknownTensorError,
@@ -121,7 +122,9 @@ def _kept(
 
 def _coarse(original: Original, tensor: OriginalTensor, entry: AnchorEntry, bits: int) -> Array:
     parts: list[bytes] = []
-    write_payload(entry, bits, _rows(original.pieces(tensor.stored), entry), parts.append)
+    pieces = _rows(original.pieces(tensor.stored), entry)
+    if write_payload(entry, bits, pieces, parts.append).sha512 != entry.sha512:
+        raise AnchorError(f"the coarse copy of {entry.name[:80]!r} is not the one that was kept")
     whole = b"".join(parts)
     return read_payload(entry, bits, lambda at, count: whole[at : at + count])
 

@@ -22,7 +22,7 @@ from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.locating.views import Stored, View
 from neuralmark.anchors.moves import Move, Moves, moved
 from neuralmark.anchors.refinding import WEAK, refound
-from neuralmark.anchors.standing import QUICK, Closeness, closeness, stands, stands_behind
+from neuralmark.anchors.standing import PLAIN, QUICK, Closeness, closeness, stands, trusted
 from neuralmark.core.names import canonical_name
 from neuralmark.records.alignment import Alignment, TensorFate
 from neuralmark.structures.structure import Array
@@ -117,14 +117,18 @@ class Restoration:
         if values.nbytes + sum(each.nbytes for each in self._held.values()) <= HELD:
             self._held[name] = values
 
-    def _lies_behind(self, name: str, anchor: Array) -> bool:
-        """Whether a tensor lies in place behind what was added; remembered if it does."""
+    def _lies_behind(self, name: str, anchor: Array, beyond: float | None = None) -> bool:
+        """Whether a tensor lies in place behind what was added; remembered if it does.
+
+        `beyond`: with less noise than this, that of another order of its channels.
+        """
         located = self._located.get(name)
         own = [] if located is None else [located.view]
         for view in dict.fromkeys([*own, *_namesakes(self._suspect, name)]):
             if view.shape(self._suspect.shapes) != anchor.shape:
                 continue
-            if stands_behind(view.read(self._suspect), anchor):
+            found = trusted(view.read(self._suspect), anchor)
+            if found.firm if beyond is None else found.noise < min(beyond, PLAIN):
                 known = located is not None and located.view == view
                 changes = located.changes if located is not None and known else view.changes
                 cosine = located.cosine if located is not None and known else 0.0
@@ -142,13 +146,20 @@ class Restoration:
         if better:
             self._located |= better
             aligned = align(LocatedWeights(suspect, self._located), anchor, needy, limit)
-        return {
-            name: found
-            for name, found in aligned.items()
-            if found.cosine >= WEAK
-            or math.prod(anchor.entry(name).shape) <= QUICK
-            or not self._lies_behind(name, anchor[name])
-        }
+        weak = [name for name, found in aligned.items() if found.cosine < WEAK]
+        for name in weak:
+            beyond = self._noise(name, aligned[name])
+            if self._lies_behind(name, anchor[name], beyond):
+                del aligned[name]
+        return aligned
+
+    def _noise(self, name: str, aligned: Aligned) -> float:
+        """What noise is left in a tensor that was put in order."""
+        anchor, values = self._anchor[name], self._located[name].view.read(self._suspect)
+        if not _fits(values, aligned.moves, anchor.shape):
+            return math.inf
+        values, _ = rescaled(moved(values, aligned.moves), anchor)
+        return trusted(values, anchor, [move.found for move in aligned.moves]).noise
 
     def tensors(self) -> Iterator[tuple[AnchorEntry, RestoredTensor]]:
         """The marked tensors, in the order of the mark."""

@@ -6,6 +6,8 @@ Large changes in a few directions, a low rank, single weights, hide the likeness
 place; it shows when they are set aside (`cleaning`).
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy.typing as npt
 
 from neuralmark.anchors.cleaning import LITTLE, clean
 from neuralmark.anchors.locating.likeness import likeness
+from neuralmark.anchors.moves import Mask
 from neuralmark.structures.structure import Array
 
 Floats = npt.NDArray[np.float64]
@@ -21,6 +24,8 @@ NEAR = 1 / 8
 """Rows and columns that differ by less than this share of their energy are in place, unscaled."""
 PLAIN = 1 / 2
 """With what was added set aside, noise for one unit of a mark, as a share of the anchor."""
+FIRM = 0.15
+"""A share of the mark that is not left by chance, in the few rows that an order leaves in place."""
 QUICK = 1 << 20
 """Tensors of more weights are put in order first, and looked at in place if that fails."""
 _BLOCK = 1 << 15
@@ -66,10 +71,28 @@ def stands(values: Array, anchor: Array) -> bool:
     return likeness(values, anchor).direct
 
 
-def stands_behind(values: Array, anchor: Array) -> bool:
-    """Whether it lies in place behind what was added to it."""
+@dataclass(frozen=True)
+class Trusted:
+    """What is left of a tensor when what was added to it is set aside."""
+
+    gain: float
+    """How much of a mark."""
+    noise: float
+    """For one unit of a mark, as a share of the anchor's energy; infinite: nothing is left."""
+
+    @property
+    def firm(self) -> bool:
+        """Whether so much is left that it need not be compared with another order."""
+        return self.gain >= FIRM and self.noise <= PLAIN
+
+
+def trusted(values: Array, anchor: Array, found: Sequence[Mask] | None = None) -> Trusted:
+    """Of a tensor in the anchor's order; `found`: which of its rows and columns are there."""
     if anchor.ndim < 2 or not np.isfinite(values).all():
-        return False
-    trust = clean(values, anchor, [np.ones(n, np.bool_) for n in anchor.shape[:2]]).trust
+        return Trusted(0.0, math.inf)
+    whole = [np.ones(n, np.bool_) for n in anchor.shape[:2]]
+    trust = clean(values, anchor, whole if found is None else found).trust
     size = float(np.mean(np.square(anchor, dtype=np.float64)))
-    return trust.gain > 0 and trust.noise <= PLAIN * trust.gain**2 * size
+    if not (trust.gain > 0 and size > 0):
+        return Trusted(0.0, math.inf)
+    return Trusted(trust.gain, trust.noise / trust.gain**2 / size)

@@ -94,7 +94,7 @@ def test_samples_shrink_until_there_is_room(
     monkeypatch.setattr(seeking, "_ROOM", 4 * 40 * 24)
     renamed = {f"x.{name}": value for name, value in ORIGINAL.items()}
     quest = Quest(TableWeights(renamed), anchor, [])
-    sizes = [wanted.sample.size for wanted, _ in seeking.begin(quest, set(ORIGINAL))]
+    sizes = [wanted.sample.size for wanted in seeking.begin(quest, set(ORIGINAL))]
     assert sum(sizes) <= 40 * 24
     found = locate(TableWeights(renamed), anchor)
     assert {each.view.describe() for each in found.values()} == set(renamed)
@@ -122,7 +122,7 @@ def test_factors_among_very_many_are_found_beside_each_other(anchor: Anchor) -> 
 def _quest(suspect: Table, anchor: Anchor, limit: int, looks: float = 0.0) -> Quest:
     """One that seeks one tensor, after so many looks."""
     quest = Quest(TableWeights(suspect), anchor, [], 0, limit, [looks * seeking.LOOK])
-    quest.wanted.extend(wanted for wanted, _ in seeking.begin(quest, {"a.weight"}))
+    quest.wanted.extend(seeking.begin(quest, {"a.weight"}))
     return quest
 
 

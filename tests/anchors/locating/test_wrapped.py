@@ -73,7 +73,7 @@ def test_the_bias_of_a_wrapped_weight_is_beside_it(how: str) -> None:
     table = {stored: WEIGHT[:, :24] if how != "factored" else gaussian(40, 5), "x.bias": BIAS}
     table |= {"x.weight_mask": WEIGHT, "x.weight_g": LENGTHS, "y.weight": gaussian(5, 24)}
     quest = Quest(TableWeights(table), ANCHOR, [])
-    (wanted, _) = next(each for each in begin(quest, {"a.bias"}))
+    wanted = next(begin(quest, {"a.bias"}))
     weight = Candidate("a.weight", view, 1.0)
     assert beside(quest, wanted, {"a.weight": weight}) == Stored("x.bias")
     flat = Candidate("a.weight", Shaped(view, (40 * 24,)), 1.0)
