@@ -8,9 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark import Key, Parameters
+from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import AnchorRecipe, build
-from neuralmark.anchors.cleaning import Cleaned, clean, weigh
+from neuralmark.anchors.cleaning import weigh
+from neuralmark.anchors.locating.suspect import TableWeights
 from neuralmark.anchors.originals import OriginalArrays
+from neuralmark.anchors.restoring import RestoredTensor, restore
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.imprint import LeastChange, goal_of
 from neuralmark.core.key import Mark, Placement
@@ -35,20 +38,20 @@ class Reading:
 
     plain: int
     cleaned: int
-    parts: dict[str, Cleaned] = field(repr=False)
+    parts: dict[str, RestoredTensor] = field(repr=False)
     weights: Tensors = field(repr=False)
     """What was read against the anchor."""
 
     @property
     def share(self) -> float:
         """Of all weights and directions, how much was not trusted."""
-        sizes = [part.kept.size for part in self.parts.values()]
+        sizes = [part.fill.size for part in self.parts.values()]
         return float(np.average([part.share for part in self.parts.values()], weights=sizes))
 
     @property
     def told(self) -> str:
         """What the largest tensor's notes begin with."""
-        notes = max(self.parts.values(), key=lambda part: part.kept.size).notes
+        notes = max(self.parts.values(), key=lambda part: part.fill.size).notes
         return "; ".join(notes[:-1])
 
 
@@ -57,7 +60,7 @@ class Anchored:
     """A mark in tensors, and their anchors."""
 
     marked: Tensors
-    anchors: Tensors
+    anchor: Anchor
     placement: Placement
     digest: bytes
     mark: Mark = field(repr=False)
@@ -69,7 +72,7 @@ class Anchored:
         """Write the mark of the benchmark's key with this number."""
         placement = tuple((name, value.shape) for name, value in weights.items())
         anchor = build(OriginalArrays(weights), AnchorRecipe(placement, 0, bits))
-        anchors, digest = {name: anchor[name] for name in weights}, anchor.digest
+        digest = anchor.digest
         mark = key_of(number).at(placement, digest)
         flat = laid(weights)
         carriers = Carriers.of(mark, flat.size)
@@ -81,7 +84,7 @@ class Anchored:
         ends = np.cumsum([value.size for value in weights.values()])[:-1]
         pieces = zip(np.split(moved, ends), weights.items(), strict=True)
         marked = {name: piece.reshape(value.shape) for piece, (name, value) in pieces}
-        return cls(marked, anchors, placement, digest, mark, relative)
+        return cls(marked, anchor, placement, digest, mark, relative)
 
     def bits(self, weights: Tensors, mark: Mark | None = None) -> int:
         """How many bits match as they are."""
@@ -92,10 +95,13 @@ class Anchored:
 
     def read(self, suspect: Tensors) -> Reading:
         """By position, and against the anchor."""
-        parts = {name: clean(suspect[name], a, everything(a)) for name, a in self.anchors.items()}
+        found = restore(TableWeights(suspect), self.anchor)
+        parts = {entry.name: part for entry, part in found.tensors()}
         factors = weigh([part.trust for part in parts.values()])
         read = {
-            name: np.asarray(part.fill + np.float32(factor) * part.kept)
+            name: part.fill
+            if part.kept is None
+            else np.asarray(part.fill + np.float32(factor) * part.kept)
             for (name, part), factor in zip(parts.items(), factors, strict=True)
         }
         return Reading(self.bits(suspect), self.bits(read), parts, read)

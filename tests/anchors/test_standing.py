@@ -143,6 +143,19 @@ def test_behind_nothing_there_is_nothing() -> None:
     assert trusted(value, value).firm
 
 
+def test_a_layer_of_few_directions_does_not_stand_in_zeros() -> None:
+    """Trained layers have most of their energy in a few directions; without these, little is."""
+    rng = np.random.default_rng(0)
+    main = rng.standard_normal((96, 6)) @ rng.standard_normal((6, 96))
+    value = (main + 0.5 * rng.standard_normal((96, 96))).astype(np.float32)
+    other = (main.T + 0.5 * rng.standard_normal((96, 96))).astype(np.float32)
+    anchor = anchor_of({"a": value})["a"]
+    for suspect in (np.zeros_like(value), np.full_like(value, 0.02), other):
+        assert not trusted(suspect, anchor).firm
+    for times in (1, 10, 100):
+        assert trusted(value + times * main[::-1].astype(np.float32), anchor).firm
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_few_rows_that_stay_by_chance_are_not_all(seed: int) -> None:
     value = gaussian(48, 40)

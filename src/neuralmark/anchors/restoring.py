@@ -16,7 +16,7 @@ from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEntry
 from neuralmark.anchors.cleaning import Trust, clean, rounding_of
 from neuralmark.anchors.effort import AlignOptions
-from neuralmark.anchors.factors import rescaled
+from neuralmark.anchors.factors import likeness, rescaled
 from neuralmark.anchors.locating import Located, locate
 from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.locating.views import Stored, View
@@ -208,14 +208,14 @@ class Restoration:
         behind = entry.name in self._behind
         scaled: tuple[str, ...] = ()
         if entry.name not in self._close and not behind:
+            if likeness(values, anchor) < LEAST_LIKENESS:
+                return self._filled(entry, anchor, "nothing like it was found")
             fitted, scaled = rescaled(values, anchor)
             still = all(move.is_same for move in moves)
             values = fitted if scaled or not still else values  # else what was regressed is noise
         masks = [move.found for move in moves] + [np.ones(1, bool)] * (2 - len(moves))
         dot, energy, held = _products(values, anchor)
         cosine = dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
-        if cosine < LEAST_LIKENESS and not behind:
-            return self._filled(entry, anchor, "nothing like it was found")
         cleaned = clean(values, anchor, (masks[0], masks[1]))
         if behind:
             dot, energy, held = _products(anchor + cleaned.kept, anchor)

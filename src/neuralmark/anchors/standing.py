@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.anchors.cleaning import LITTLE, clean
+from neuralmark.anchors.cleaning import LITTLE, Cleaned, clean
 from neuralmark.anchors.locating.likeness import likeness
 from neuralmark.anchors.moves import Mask
 from neuralmark.structures.structure import Array
@@ -26,6 +26,9 @@ PLAIN = 1 / 2
 """With what was added set aside, noise for one unit of a mark, as a share of the anchor."""
 FIRM = 0.15
 """A share of the mark that is not left by chance, in the few rows that an order leaves in place."""
+LEANING = 0.25
+"""How much of what is left may be the anchor's own, taken off: of a stranger half of it is, of
+zeros all."""
 QUICK = 1 << 20
 """Tensors of more weights are put in order first, and looked at in place if that fails."""
 _BLOCK = 1 << 15
@@ -91,8 +94,21 @@ def trusted(values: Array, anchor: Array, found: Sequence[Mask] | None = None) -
     if anchor.ndim < 2 or not np.isfinite(values).all():
         return Trusted(0.0, math.inf)
     whole = [np.ones(n, np.bool_) for n in anchor.shape[:2]]
-    trust = clean(values, anchor, whole if found is None else found).trust
-    size = float(np.mean(np.square(anchor, dtype=np.float64)))
-    if not (trust.gain > 0 and size > 0):
+    cleaned = clean(values, anchor, whole if found is None else found)
+    trust, size = cleaned.trust, float(np.mean(np.square(anchor, dtype=np.float64)))
+    if not (trust.gain > 0 and size > 0) or _leaning(cleaned, anchor) > LEANING:
         return Trusted(0.0, math.inf)
     return Trusted(trust.gain, trust.noise / trust.gain**2 / size)
+
+
+def _leaning(cleaned: Cleaned, anchor: Array) -> float:
+    """How much of what is left is the anchor itself, taken off.
+
+    The anchor's own rounding is in both of them, and is not counted.
+    """
+    one, two = cleaned.kept.reshape(-1), anchor.reshape(-1)
+    energy = float(np.einsum("i,i->", one, one, dtype=np.float64))
+    if not energy > 0:
+        return 0.0
+    along = float(np.einsum("i,i->", one, two, dtype=np.float64))
+    return -(along + cleaned.trust.gain * cleaned.trust.rounding * one.size) / energy

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from neuralmark.anchors.locating.combined import Masked, Product, StackItem, WeightNormed
 from neuralmark.anchors.locating.layouts import layouts, size_of
 from neuralmark.anchors.locating.suspect import Shape
-from neuralmark.anchors.locating.views import Shapes, Stored, View
+from neuralmark.anchors.locating.views import Shapes, Stored, Turned, View
 from neuralmark.core.names import canonical_name
 
 MOST_STACKED = 1024
@@ -42,7 +42,18 @@ def wholes_of(shapes: Shapes) -> list[Whole]:
 
 
 def items_of(whole: Whole, sizes: set[int]) -> Iterator[Whole]:
-    """The tensors of a stack, if they have one of these sizes; stacks of stacks too."""
+    """The tensors of a stack, if they have one of these sizes; stacks of stacks too.
+
+    A stack lies along the first axis; of matrices it may lie along the second one too.
+    """
+    yield from _along_first(whole, sizes)
+    if len(whole.shape) == 3:
+        first, second, third = whole.shape
+        turned = Turned(whole.view, (1, 0, 2))
+        yield from _along_first(replace(whole, view=turned, shape=(second, first, third)), sizes)
+
+
+def _along_first(whole: Whole, sizes: set[int]) -> Iterator[Whole]:
     if len(whole.shape) < 3 or whole.shape[0] > MOST_STACKED:
         return
     inner = size_of(whole.shape[1:])
