@@ -1,7 +1,9 @@
 """Layers that were rearranged and cut in two are found again."""
 
 import numpy as np
+import pytest
 
+from neuralmark.anchors import refinding
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import AnchorRecipe, build
 from neuralmark.anchors.effort import AlignOptions
@@ -57,3 +59,17 @@ def test_only_what_can_be_multiplied_is_tried() -> None:
     assert not _fits((8, 4), (5, 6), (8, 6))
     assert not _fits((80, 4), (4, 6), (8, 6))
     assert not _fits((8, 4), (4, 6, 1, 1), (8, 6))
+
+
+def test_without_a_tensor_to_spare_nothing_was_cut_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    shapes = {f"layer{i}.weight": (32, 32) for i in range(4)}
+    original = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    anchor = build(OriginalArrays(original), AnchorRecipe(tuple(shapes.items())))
+    tried: list[str] = []
+    monkeypatch.setattr(refinding, "_cosine", lambda *given: tried.append(given[3]) or 0.0)
+    stranger = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    restore(TableWeights(stranger), anchor)
+    assert not tried
+    restore(TableWeights(stranger | {"more": stranger["layer0.weight"]}), anchor)
+    assert tried

@@ -5,7 +5,9 @@ the product is not before it is in order. So products of neighbours are put in o
 and whichever is then most like the anchor is taken. Chosen by likeness: it costs no trial.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,13 +51,15 @@ def refound(
         if name not in weak and (each.direct or name in aligned)
         for stored in each.view.stored()
     }
+    surplus = _surplus(suspect.shapes, anchor)
     for name, before in aligned.items():
+        free = FreeFactors(suspect.shapes, used, surplus)
         shape = anchor.entry(name).shape
         if before.cosine >= WEAK or len(shape) < 2 or int(np.prod(shape)) > LARGEST:
             continue
         likest, best = None, before.cosine + BETTER
         near = tuple(located[name].view.stored()) if name in located else ()
-        for view in _products(suspect.shapes, shape, near, used):
+        for view in _products(free, shape, near):
             cosine = _cosine(view, suspect, anchor, name, limit)
             if cosine > best:
                 likest, best = view, cosine
@@ -74,21 +78,39 @@ def _cosine(view: Product, suspect: SuspectWeights, anchor: Anchor, name: str, l
         return 0.0
 
 
-def _products(
-    shapes: Mapping[str, Shape], wanted: Shape, near: Collection[str], used: Collection[str]
-) -> list[Product]:
+@dataclass(frozen=True)
+class FreeFactors:
+    """What may be factors: tensors that are nothing else, one of a pair of a shape to spare."""
+
+    shapes: Mapping[str, Shape]
+    used: Collection[str]
+    surplus: Collection[Shape]
+
+    def pair(self, one: str, two: str) -> bool:
+        """Whether two tensors can stand for one: then the model has a tensor more than it had."""
+        return self.shapes[one] in self.surplus or self.shapes[two] in self.surplus
+
+
+def _surplus(shapes: Mapping[str, Shape], anchor: Anchor) -> frozenset[Shape]:
+    """Shapes of which the suspect has more tensors than the original had."""
+    had = Counter(shape for _, shape in anchor.skeleton.shapes)
+    return frozenset((Counter(shapes.values()) - had).keys())
+
+
+def _products(among: FreeFactors, wanted: Shape, near: Collection[str]) -> list[Product]:
     """Neighbours whose product could be the tensor, channels added or removed; the likeliest few.
 
     First what lies near the part that was taken for it, then what has its lengths.
     """
-    names = list(shapes)
+    shapes, names = among.shapes, list(among.shapes)
     places = [place for place, name in enumerate(names) if name in near] or [0]
-    free = [(place, name) for place, name in enumerate(names) if name not in used]
+    free = [(place, name) for place, name in enumerate(names) if name not in among.used]
     found = []
     for at, one in free:
         for place, two in free:
             apart = abs(place - at)
-            if 0 < apart <= NEIGHBOURS and _fits(shapes[one], shapes[two], wanted):
+            near_by = 0 < apart <= NEIGHBOURS and among.pair(one, two)
+            if near_by and _fits(shapes[one], shapes[two], wanted):
                 off = min(abs(at - each) + abs(place - each) for each in places)
                 odd = abs(shapes[one][0] - wanted[0]) + abs(shapes[two][1] - wanted[1])
                 found.append((off > 2 * NEIGHBOURS, odd, apart, off, one, two))
