@@ -34,7 +34,7 @@ Arrays = dict[str, npt.NDArray[np.float32]]
 SEEDS = (0, 1)
 IMAGES, TEST_IMAGES = 10_000, 2_000
 LENGTH = 64
-TUNED, GENTLY = 150, 0.3
+TUNED, GENTLY = 60, 0.5
 """Steps of fine-tuning, and its rate in units of the first training's."""
 VOCABULARY = 512
 """Words of E2E: the commonest; the rest is one."""

@@ -1,5 +1,7 @@
 """Layers that were rearranged and cut in two are found again."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -67,7 +69,12 @@ def test_without_a_tensor_to_spare_nothing_was_cut_in_two(monkeypatch: pytest.Mo
     original = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     anchor = build(OriginalArrays(original), AnchorRecipe(tuple(shapes.items())))
     tried: list[str] = []
-    monkeypatch.setattr(refinding, "_cosine", lambda *given: tried.append(given[3]) or 0.0)
+
+    def noted(*given: Any) -> float:
+        tried.append(given[3])
+        return 0.0
+
+    monkeypatch.setattr(refinding, "_cosine", noted)
     stranger = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     restore(TableWeights(stranger), anchor)
     assert not tried
