@@ -17,6 +17,7 @@ _WORDS = {
     "other_keys=[...]": "--other-key",
     "claim=...": "--claim",
     "anchor=False": "--no-anchor",
+    "VerifyOptions(anchor=...)": "--anchor",
     "anchor=...": "--anchor",
     "heads=...": "--heads",
     "base=...": "--base",

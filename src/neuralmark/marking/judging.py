@@ -278,7 +278,7 @@ def _unread(seen: Coverage, gaps: Sequence[Gap]) -> str:
     name, why = (gaps[0].name, gaps[0].why) if gaps else ("", "there is nothing to read")
     return (
         f"of the {len(gaps)} tensors of the claim too few are in this model to look for the mark"
-        f" (of {name[:80]!r}: {why}); renamed tensors are not found"
+        f" (of {name[:80]!r}: {why})"
     )
 
 
