@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuralmark.anchors.aligning import align
-from neuralmark.anchors.aligning.contract import Aligned
+from neuralmark.anchors.aligning.contract import ALIKE, Aligned, too_large
 from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEntry
 from neuralmark.anchors.cleaning import Trust, clean, rounding_of
 from neuralmark.anchors.effort import AlignOptions
@@ -25,7 +25,7 @@ from neuralmark.records.alignment import Alignment, TensorFate
 from neuralmark.structures.structure import Array
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, steps done, steps in all."""
+"""Called with what is being done, tensors done, tensors in all."""
 
 LEAST_LIKENESS = 0.1
 """A tensor that is less like the anchor than this was not found: all of it is filled."""
@@ -73,20 +73,18 @@ class Restoration:
         self._progress = progress or (lambda *_: None)
         self._marked = [entry for entry in anchor.entries if entry.role == MARKED]
         self._sought = _sought(self._marked, options.effort)
-        self._progress("finding tensors", 0, 1)
-        found = locate(suspect, anchor)
+        found = locate(suspect, anchor, progress=self._progress)
         self._located: dict[str, Located] = found
         needy = [name for name in self._sought if name in found and not found[name].direct]
         self._aligned: dict[str, Aligned] = {}
         if needy:
-            self._progress("aligning", 0, 1)
             views = LocatedWeights(suspect, found)
-            self._aligned = align(views, anchor, needy, options.limit)
+            self._aligned = align(views, anchor, needy, options.limit, self._progress)
             better = refound(suspect, anchor, found, self._aligned, options.limit)
             if better:
                 self._located = found = {**found, **better}
                 views = LocatedWeights(suspect, found)
-                self._aligned = align(views, anchor, needy, options.limit)
+                self._aligned = align(views, anchor, needy, options.limit, self._progress)
         self._done: list[_Told] = []
 
     def tensors(self) -> Iterator[tuple[AnchorEntry, RestoredTensor]]:
@@ -97,7 +95,7 @@ class Restoration:
             restored = self._restored(entry)
             self._done.append(_Told(restored))
             yield entry, restored
-        self._progress("restored", len(self._marked), len(self._marked))
+        self._progress("restoring tensors", len(self._marked), len(self._marked))
 
     def record(self) -> Alignment:
         """What became of the tensors; to be asked for when all were restored."""
@@ -128,6 +126,7 @@ class Restoration:
         values = located.view.read(self._suspect)
         if not _fits(values, moves, entry.shape):
             return self._filled(entry, anchor, "of another shape")
+        beyond = too_large(values.shape, entry.shape, self._options.limit)
         values = moved(values, moves)
         if not np.isfinite(values).all():
             return self._filled(entry, anchor, "it holds NaN or infinity")
@@ -139,7 +138,9 @@ class Restoration:
         dot, energy, held = _products(values, anchor)
         cosine = dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
         if cosine < LEAST_LIKENESS:
-            return self._filled(entry, anchor, "nothing like it was found")
+            return self._filled(entry, anchor, beyond or "nothing like it was found")
+        if beyond and cosine < ALIKE and not located.direct:
+            changes = (*changes, beyond)
         masks = [move.found for move in moves] + [np.ones(1, bool)] * (2 - len(moves))
         cleaned = clean(values, anchor, (masks[0], masks[1]))
         fate = TensorFate(

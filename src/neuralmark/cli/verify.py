@@ -50,14 +50,10 @@ EXIT_CODES = {"verified": 0, "unreadable": 3}
     type=float,
     default=1.0,
     show_default=True,
-    help="Share of the marked weights to look for where they were rearranged.",
+    help="Share of the marked weights to look for where they were rearranged, above 0 up to 1; the"
+    " rest is filled from the anchor.",
 )
-@click.option(
-    "--align-limit",
-    type=int,
-    metavar="N",
-    help="Largest table of likenesses when weights are put back in order.",
-)
+@options.align_limit_option
 @click.option(
     "--full-digest/--no-full-digest",
     default=None,
@@ -87,7 +83,7 @@ def command(
     tensors: tuple[str, ...],
     anchor: Path | None,
     effort: float,
-    align_limit: int | None,
+    align_limit: int,
     full_digest: bool | None,
     owner: str | None,
     report: Path | None,
@@ -102,16 +98,14 @@ def command(
     anchor, it finds the weights wherever they went: renamed, fused, permuted, rescaled, rotated.
     Exit code 0: verified; 1: not; 3: the weights could not be read.
     """
-    from neuralmark.anchors.effort import ALIGN_LIMIT
     from neuralmark.api import verify
     from neuralmark.marking.options import VerifyOptions
 
     if claim_file and tensors:
         raise click.UsageError("--claim names the tensors already: give --claim or --tensor")
     key = options.load_key(key_file, passphrase_file)
-    limit = ALIGN_LIMIT if align_limit is None else align_limit
     whole = True if report and full_digest is None else full_digest
-    wanted = VerifyOptions(anchor, effort, limit, whole)
+    wanted = VerifyOptions(anchor, effort, align_limit, whole)
     with output.progress_bar() as progress:
         verdict = verify(
             model,

@@ -26,7 +26,14 @@ from neuralmark.keys.key import Key
 from neuralmark.marking.anchored import read_restored
 from neuralmark.marking.attempts import attempts_for, by_names, gaps_of
 from neuralmark.marking.evidence import evidence_for
-from neuralmark.marking.judging import Finding, Looked, judge, judge_aligned, nothing_read
+from neuralmark.marking.judging import (
+    Finding,
+    Looked,
+    held_back,
+    judge,
+    judge_aligned,
+    nothing_read,
+)
 from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Suspect, require_carriers
 from neuralmark.records import NOT_VERIFIED, UNREADABLE, BitsRead, Claim, Verdict
@@ -190,7 +197,9 @@ def examine_anchored(
     else:
         looked = Looked.restored(suspect, anchor.placement, record.found, ANCHORED_TRIALS)
         verdict = judge_aligned(aligned, suspect, key, looked, record)
-    return replace(verdict, readings=readings, alignment=record)
+    more = held_back(record) if verdict.status in _NOT_FOUND else ""
+    told = f"{verdict.reason}{more}"
+    return replace(verdict, reason=told, readings=readings, alignment=record)
 
 
 def _by_position(
