@@ -216,6 +216,11 @@ def test_the_page_shows_where_the_weights_went(case: Case) -> None:
     assert "Where the weights went" in page
     assert "permuted" in page
     assert "not of ownership" in page
+    assert "Bits that match, by position: not readable: too few tensors" in page
+    assert f"aligned: {verdict.matched} of {verdict.bits} bits" in page
+    assert "other shape" in page
+    assert "not computed for weights that were put back in order" in page
+    assert "A radius is certified only" not in page
     public = verdict_page(verdict, public=True)
     assert "Where the weights went" not in public
     assert "alignment" not in verdict.public_dict()

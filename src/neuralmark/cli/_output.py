@@ -154,7 +154,8 @@ def progress_bar(*, counting: bool = False) -> "Iterator[Progress | None]":
 
 def power_of_two(exponent: float) -> str:
     """A chance as a power of two, rounded up, so that none looks smaller than it is."""
-    return f"2^{math.ceil(round(exponent * 100, 6)) / 100:.2f}"
+    rounded = math.ceil(round(exponent * 100, 6)) / 100
+    return f"2^{rounded:.2f}" if rounded else "1"
 
 
 def percent(share: float, digits: int = 2) -> str:
