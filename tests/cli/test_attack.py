@@ -236,7 +236,7 @@ def test_suite(marked: Path, key: Path, tmp_path: Path) -> None:
 def test_what_never_flips_is_said_so(marked: Path, key: Path) -> None:
     only = ("--only", "convert", "--jobs", 1)
     told = call("attack", "suite", marked, "--key", key, *only).out
-    line = next(line for line in told.splitlines() if line.startswith("convert rename"))
+    line = next(line for line in told.splitlines() if "rename" in line)
     assert "never" in line
 
 

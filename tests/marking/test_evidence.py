@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -82,3 +83,17 @@ def test_neither_an_anchor_nor_a_model(marked: Path, key: Path, content: bytes |
     anchor.write_bytes(bytes([whole[0] ^ 1]) + whole[1:] if content is None else content)
     with pytest.raises(AnchorError, match="neither an anchor nor a model"):
         neuralmark.verify(path, mine, claim=claim_of(path), options=VerifyOptions(anchor=anchor))
+
+
+def test_quantised_integers_are_told(marked: Path, key: Path) -> None:
+    path, mine = marked, Key.load(key)
+    packed: dict[str, np.ndarray] = {}
+    for name, value in load_file(path).items():
+        scale = np.abs(value).max() / 127
+        packed[name] = np.round(value / scale).astype(np.int8)
+        packed[f"{name}_scale"] = np.float32([scale])
+    save_file(packed, path)
+    verdict = neuralmark.verify(path, mine, claim=claim_of(path))
+    assert verdict.status == "unreadable"
+    assert "holds quantised integers (I8) scaled by 'layer1.weight_scale'" in verdict.reason
+    assert "dequantise it first" in verdict.reason

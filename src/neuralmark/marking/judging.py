@@ -180,6 +180,8 @@ def judge_aligned(
         f"only {_share(record.found)} of the marked weights were found in this model, and"
         f" {_share(LEAST_FOUND)} are needed to say anything"
     )
+    if looked.coverage.unreadable:
+        why += f"; {_unread(looked.coverage, ())}"
     return replace(verdict, status=status, reason=why)
 
 

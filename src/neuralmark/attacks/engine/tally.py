@@ -92,8 +92,9 @@ def _matched_aligned(result: Result) -> int | None:
     after, aligned = result.after, result.aligned
     if aligned is None:
         return None
-    alike = after is not None and after.status == aligned.status
-    return max(aligned.matched, after.matched) if after and alike else aligned.matched
+    if after is None or after.status != aligned.status:
+        return aligned.matched
+    return max(aligned.matched, after.matched)
 
 
 def _status_aligned(result: Result) -> Status | None:
