@@ -19,7 +19,10 @@ def anchor(marked: Path) -> Path:
 
 
 def test_show(anchor: Path, marked: Path, key: Path) -> None:
-    told = call("anchor", "show", anchor, "--key", key)
+    short = call("anchor", "show", anchor, "--key", key)
+    assert "2 tensors (layer1.weight to layer2.weight)" in short.out
+    assert "128x128" not in short.out
+    told = call("anchor", "show", anchor, "--key", key, "--all")
     assert told.code == 0
     digest = Claim.load(f"{marked}.claim.json").anchor_digest.hex()
     assert digest in told.out
@@ -64,6 +67,16 @@ def test_an_anchor_is_no_model(anchor: Path, key: Path) -> None:
     line = call("verify", anchor, "--key", key).failed(3, "UnknownFormatError")
     assert "is an anchor, not a model" in line
     assert "--anchor" in line
+
+
+def test_claim_and_anchor_are_for_their_owner_only(anchor: Path, marked: Path, key: Path) -> None:
+    claim = Path(f"{marked}.claim.json")
+    assert [path.stat().st_mode & 0o777 for path in (anchor, claim)] == [0o600, 0o600]
+    anchor.unlink()
+    assert call("embed", marked, "--in-place", "--key", key, "--no-anchor").code == 0
+    assert claim.stat().st_mode & 0o777 == 0o600
+    Claim.load(claim).save(marked.with_name("copy.json"))
+    assert marked.with_name("copy.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_embedding_says_what_the_files_are_for(model: Path, key: Path, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_quantised_integers_are_told(marked: Path, key: Path) -> None:
     for name, value in load_file(path).items():
         scale = np.abs(value).max() / 127
         packed[name] = np.round(value / scale).astype(np.int8)
-        packed[f"{name}_scale"] = np.float32([scale])
+        packed[f"{name}_scale"] = np.full(1, scale, np.float32)
     save_file(packed, path)
     verdict = neuralmark.verify(path, mine, claim=claim_of(path))
     assert verdict.status == "unreadable"
