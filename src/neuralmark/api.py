@@ -57,7 +57,8 @@ def verify(
         tensors: Names of the tensors to read instead of searching.
         options: The anchor, how much is done to align, digests of whole files; see
             `VerifyOptions`.
-        progress: Called with what is being done, bytes done, and bytes in all.
+        progress: Called with what is being done, bytes done, and bytes in all; tensors instead of
+            bytes while they are found, aligned and restored.
 
     Returns:
         What was found; `.verified` says whether it proves the mark.
@@ -72,6 +73,9 @@ def verify(
         (True, 160, 160)
         >>> neuralmark.verify("model.safetensors", key).verified
         False
+        >>> given = neuralmark.VerifyOptions(anchor="marked.safetensors.anchor")
+        >>> neuralmark.verify("marked.safetensors", key, options=given).verified
+        True
     """
     way = Way(Claim.given(claim), listed(tensors))
     how = HowRead(options_of(VerifyOptions, options), progress, claim_file=_file(claim))
@@ -206,7 +210,7 @@ def lineage(
         other: The second.
         heads: Attention heads of the first, where neither its folder nor its shapes tell.
         options: How much is done to align.
-        progress: Called with what is being done, steps done, steps in all.
+        progress: Called with what is being done, tensors done, tensors in all.
 
     Returns:
         What became of each tensor, and a score.

@@ -22,6 +22,7 @@ from neuralmark.attacks.contract import Scene  # noqa: E402
 from neuralmark.attacks.convert import WAYS, ConversionWay, Convert  # noqa: E402
 from neuralmark.attacks.engine.launch import launch  # noqa: E402
 from neuralmark.attacks.engine.save import save_attacked  # noqa: E402
+from neuralmark.attacks.restructure import Restructure  # noqa: E402
 from tests.support import architectures as models  # noqa: E402
 from tests.support.anchored import Table, arrays, converted  # noqa: E402
 
@@ -287,8 +288,8 @@ def test_a_converted_file_is_written_as_it_is(tmp_path: Path) -> None:
 
 
 REFUSALS = [
-    ("fuse-heads", LLAMA, "give it with heads"),
-    ("rotary", LLAMA, "give it with heads"),
+    ("fuse-heads", LLAMA, "give heads="),
+    ("rotary", LLAMA, "give heads="),
     ("fuse-qkv", RESNET, "no tensors to fuse"),
     ("split-qkv", LLAMA, "no fused queries"),
     ("ohwi", LLAMA, "can be converted so"),
@@ -310,3 +311,19 @@ def test_what_cannot_be_done_is_said(how: str, table: Table, words: str) -> None
 def test_heads_must_fit() -> None:
     with pytest.raises(AttackError, match="has no 7 heads"):
         converted(LLAMA, "rotary", heads=7)
+
+
+def test_heads_are_told_by_the_configuration(tmp_path: Path) -> None:
+    models.llama().save_pretrained(tmp_path / "model")  # type: ignore[operator]
+    for model in (tmp_path / "model", tmp_path / "model" / "model.safetensors"):
+        told = launch(Convert("rotary"), model).weights
+        given = launch(Convert("rotary", heads=8), model).weights
+        assert told is not None
+        assert given is not None
+        assert all(np.array_equal(told[name], given[name]) for name in given)
+    assert "heads left alone" not in launch(Restructure("all", 0), tmp_path / "model").note
+    with pytest.raises(AttackError, match="has no 7 heads"):
+        launch(Convert("rotary", heads=7), tmp_path / "model")
+    (tmp_path / "model" / "config.json").unlink()
+    with pytest.raises(AttackError, match="give heads="):
+        launch(Convert("rotary"), tmp_path / "model")

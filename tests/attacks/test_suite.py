@@ -274,6 +274,11 @@ def test_both_columns(verdict: Verdict) -> None:
     assert Card.from_dict(both.to_dict()) == both
 
 
+def test_the_anchor_never_makes_it_look_worse(verdict: Verdict) -> None:
+    row = anchored(verdict, {0.1: (160, 151), 0.2: (155, 120), 0.3: (80, 90)})
+    assert [point.matched_aligned for point in row.points] == [160, 120, 90]
+
+
 def test_without_an_anchor_there_is_one_column(verdict: Verdict) -> None:
     row = row_of(verdict, {0.1: 160})
     assert row.aligned is None

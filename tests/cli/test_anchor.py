@@ -19,7 +19,10 @@ def anchor(marked: Path) -> Path:
 
 
 def test_show(anchor: Path, marked: Path, key: Path) -> None:
-    told = call("anchor", "show", anchor, "--key", key)
+    short = call("anchor", "show", anchor, "--key", key)
+    assert "2 tensors (layer1.weight to layer2.weight)" in short.out
+    assert "128x128" not in short.out
+    told = call("anchor", "show", anchor, "--key", key, "--all")
     assert told.code == 0
     digest = Claim.load(f"{marked}.claim.json").anchor_digest.hex()
     assert digest in told.out
@@ -66,6 +69,16 @@ def test_an_anchor_is_no_model(anchor: Path, key: Path) -> None:
     assert "--anchor" in line
 
 
+def test_claim_and_anchor_are_for_their_owner_only(anchor: Path, marked: Path, key: Path) -> None:
+    claim = Path(f"{marked}.claim.json")
+    assert [path.stat().st_mode & 0o777 for path in (anchor, claim)] == [0o600, 0o600]
+    anchor.unlink()
+    assert call("embed", marked, "--in-place", "--key", key, "--no-anchor").code == 0
+    assert claim.stat().st_mode & 0o777 == 0o600
+    Claim.load(claim).save(marked.with_name("copy.json"))
+    assert marked.with_name("copy.json").stat().st_mode & 0o777 == 0o600
+
+
 def test_embedding_says_what_the_files_are_for(model: Path, key: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     told = call("embed", model, "--key", key, "-o", out)
@@ -98,7 +111,8 @@ def test_bits_of_the_anchor(model: Path, key: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     assert call("embed", model, "--key", key, "-o", out, "--anchor-bits", 6).code == 0
     assert json.loads(Path(f"{out}.claim.json").read_text())["anchor"]["bits"] == 6
-    call("embed", model, "--key", key, "--dry-run", "--anchor-bits", 1).failed(2, "2 to 8 bits")
+    refused = call("embed", model, "--key", key, "--dry-run", "--anchor-bits", 1)
+    assert "2 to 8 bits" in refused.failed(2, "ParameterError")
 
 
 def test_the_anchor_of_an_earlier_release(model: Path, key: Path, tmp_path: Path) -> None:
@@ -108,7 +122,8 @@ def test_the_anchor_of_an_earlier_release(model: Path, key: Path, tmp_path: Path
     assert call("embed", model, *options).code == 0
     claims = [json.loads(Path(f"{out}.claim.json").read_text()) for out in (first, second)]
     assert claims[0]["anchor"] == claims[1]["anchor"]
-    call("embed", model, *options, "--force", "--no-anchor").failed(2, "not both")
+    refused = call("embed", model, *options, "--force", "--no-anchor")
+    assert "not both" in refused.failed(2, "UsageError")
 
 
 def test_somebody_elses_anchor_is_kept(model: Path, key: Path, tmp_path: Path) -> None:

@@ -223,6 +223,7 @@ def test_suite(marked: Path, key: Path, tmp_path: Path) -> None:
     assert result.err == f"neuralmark: card written to {report}\n"
     for words in ("Robustness card", "certified radius:", "flips at", "survives", "deviations"):
         assert words in result.out
+    assert re.search(r"flips in \d of 2 sweeps without the anchor, in \d of 2 with it", result.out)
     page = report.read_text()
     assert FIXED.fingerprint in page
     assert not re.search(r"(src|href)=[\"']", page)
@@ -230,6 +231,13 @@ def test_suite(marked: Path, key: Path, tmp_path: Path) -> None:
     for path in (marked, key):
         refused = call("attack", "suite", marked, "--key", key, *only, "--report", path)
         refused.failed(2, "OutputError")
+
+
+def test_what_never_flips_is_said_so(marked: Path, key: Path) -> None:
+    only = ("--only", "convert", "--jobs", 1)
+    told = call("attack", "suite", marked, "--key", key, *only).out
+    line = next(line for line in told.splitlines() if "rename" in line)
+    assert "never" in line
 
 
 def test_suite_in_processes_is_the_same(marked: Path, key: Path) -> None:

@@ -145,7 +145,8 @@ def test_renamed_tensors_are_not_found_without_the_anchor(marked: Path, key: Pat
     assert call("verify", marked, "--key", key).code == 3  # by the claim beside it
     told = call("verify", marked, "--key", key, "--claim", claim_of(marked), "--json")
     assert (told.code, told.json["status"], told.json["tensors"]) == (3, "unreadable", [])
-    assert "renamed tensors are not found" in told.json["reason"]
+    assert "neither given nor found beside the claim" in told.json["reason"]
+    assert "give it (--anchor)" in call("verify", marked, "--key", key).out
     assert {gap["name"] for gap in told.json["missing"]} == {"layer1.weight", "layer2.weight"}
 
 

@@ -124,7 +124,7 @@ def test_renamed_tensors_are_not_found(marked: tuple[Path, Key, Claim], tmp_path
     save_file({name: renamed[name] for name in sorted(renamed)}, tmp_path / "r.safetensors")
     verdict = neuralmark.verify(tmp_path / "r.safetensors", key, claim=claim)
     assert verdict.status == "unreadable"
-    assert "renamed tensors are not found" in verdict.reason
+    assert "neither given nor found beside the claim" in verdict.reason
     assert (verdict.trials, verdict.matched, verdict.bound_log2) == (0, 0, 0.0)
     told = verdict.margin_histogram
     assert (sum(told.matched), sum(told.missed)) == (0, 0)

@@ -152,6 +152,8 @@ def test_effort_looks_for_a_share(case: Case) -> None:
     assert told.effort == 0.2
     unsought = [fate for fate in told.tensors if fate.changes == (UNSOUGHT,)]
     assert len(unsought) == len(told.tensors) - 1
+    if not verdict.verified:
+        assert "only about 20 % of the marked weights were looked for" in verdict.reason
     with pytest.raises(ParameterError, match="effort"):
         VerifyOptions(effort=0)
     with pytest.raises(ParameterError, match="align_limit"):
@@ -173,6 +175,26 @@ def test_a_limit_on_alignment_is_kept(case: Case) -> None:
     options = VerifyOptions(align_limit=16)
     verdict = neuralmark.verify(case.stolen, case.key, claim=case.claim, options=options)
     assert not verdict.verified
+    assert verdict.alignment is not None
+    told = [fate.changes[-1] for fate in verdict.alignment.tensors if not fate.found]
+    assert all("too large to align: raise align_limit to" in change for change in told)
+    assert f"{len(told)} of {len(verdict.alignment.tensors)} tensors were too" in verdict.reason
+    needed = int(verdict.reason.rsplit(" ", 1)[-1])
+    enough = VerifyOptions(align_limit=needed)
+    assert neuralmark.verify(case.stolen, case.key, claim=case.claim, options=enough).verified
+
+
+def test_progress_names_what_is_put_in_order(case: Case) -> None:
+    heard: list[tuple[str, int, int]] = []
+    neuralmark.verify(
+        case.stolen, case.key, claim=case.claim, progress=lambda *told: heard.append(told)
+    )
+    for stage in ("finding", "aligning", "restoring"):
+        steps = [each for each in heard if each[0].startswith(f"{stage} ")]
+        assert any(".weight" in words for words, _, _ in steps)
+        assert all(0 <= done <= total for _, done, total in steps)
+        assert len({done for _, done, _ in steps}) > 1
+    assert {total for words, _, total in heard if words.startswith("aligning")} != {1}
 
 
 def test_live_models_are_put_in_order_too(case: Case) -> None:
@@ -210,6 +232,11 @@ def test_the_page_shows_where_the_weights_went(case: Case) -> None:
     assert "Where the weights went" in page
     assert "permuted" in page
     assert "not of ownership" in page
+    assert "Bits that match, by position: not readable: too few tensors" in page
+    assert f"aligned: {verdict.matched} of {verdict.bits} bits" in page
+    assert "other shape" in page
+    assert "not computed for weights that were put back in order" in page
+    assert "A radius is certified only" not in page
     public = verdict_page(verdict, public=True)
     assert "Where the weights went" not in public
     assert "alignment" not in verdict.public_dict()

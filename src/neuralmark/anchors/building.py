@@ -29,6 +29,8 @@ from neuralmark.structures.structure import Array, Indices
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, bytes done (of float32), bytes in all."""
 
+NO_ANCHOR = "the claim names no anchor: its mark is read by position only; leave the anchor out"
+
 
 @dataclass(frozen=True)
 class AnchorRecipe:
@@ -81,9 +83,7 @@ def anchor_from_original(
 ) -> Anchor:
     """The anchor of a claim, made again of the unmarked original; an error if it is another one."""
     if claim.anchor is None:
-        raise AnchorMismatchError(
-            "the claim names no anchor: its mark is read by position only; leave the anchor out"
-        )
+        raise AnchorMismatchError(NO_ANCHOR)
     recipe = AnchorRecipe(claim.placement, claim.anchor.heads, claim.anchor.bits)
     try:
         found = build(OriginalCheckpoint(open_checkpoint(model)), recipe, None, progress)

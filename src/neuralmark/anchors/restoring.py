@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuralmark.anchors.aligning import align
-from neuralmark.anchors.aligning.contract import Aligned
+from neuralmark.anchors.aligning.contract import ALIKE, Aligned, too_large
 from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEntry
 from neuralmark.anchors.cleaning import Trust, clean, rounding_of
 from neuralmark.anchors.effort import AlignOptions
@@ -28,7 +28,7 @@ from neuralmark.records.alignment import Alignment, TensorFate
 from neuralmark.structures.structure import Array
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, steps done, steps in all."""
+"""Called with what is being done, tensors done, tensors in all."""
 
 LEAST_LIKENESS = 0.35
 """A tensor that is less like the anchor than this, put in order, was not found: all of it is
@@ -81,8 +81,7 @@ class Restoration:
         self._progress = progress or (lambda *_: None)
         self._marked = [entry for entry in anchor.entries if entry.role == MARKED]
         self._sought = _sought(self._marked, options.effort)
-        self._progress("finding tensors", 0, 1)
-        found = locate(suspect, anchor)
+        found = locate(suspect, anchor, progress=self._progress)
         self._located: dict[str, Located] = dict(found)
         self._close: dict[str, Closeness] = {}
         self._held: dict[str, Array] = {}
@@ -92,7 +91,6 @@ class Restoration:
         needy = [name for name in sought if not self._in_place(name) and name in self._located]
         self._aligned: dict[str, Aligned] = {}
         if needy:
-            self._progress("aligning", 0, 1)
             self._aligned = self._in_order(needy)
         self._done: list[_Told] = []
 
@@ -141,11 +139,12 @@ class Restoration:
         """How those that do not lie in place are put in order."""
         suspect, anchor, limit = self._suspect, self._anchor, self._options.limit
         views = LocatedWeights(suspect, self._located)
-        aligned = align(views, anchor, needy, limit)
+        aligned = align(views, anchor, needy, limit, self._progress)
         better = refound(suspect, anchor, self._located, aligned, limit)
         if better:
             self._located |= better
-            aligned = align(LocatedWeights(suspect, self._located), anchor, needy, limit)
+            views = LocatedWeights(suspect, self._located)
+            aligned = align(views, anchor, needy, limit, self._progress)
         weak = [name for name, found in aligned.items() if found.cosine < WEAK]
         for name in weak:
             beyond = self._noise(name, aligned[name])
@@ -169,7 +168,7 @@ class Restoration:
             restored = self._restored(entry)
             self._done.append(_Told(restored))
             yield entry, restored
-        self._progress("restored", len(self._marked), len(self._marked))
+        self._progress("restoring tensors", len(self._marked), len(self._marked))
 
     def record(self) -> Alignment:
         """What became of the tensors; to be asked for when all were restored."""
@@ -202,6 +201,7 @@ class Restoration:
         values = located.view.read(self._suspect)
         if not _fits(values, moves, entry.shape):
             return self._filled(entry, anchor, "of another shape")
+        beyond = too_large(values.shape, entry.shape, self._options.limit)
         values = moved(values, moves)
         if not np.isfinite(values).all():
             return self._filled(entry, anchor, "it holds NaN or infinity")
@@ -209,13 +209,15 @@ class Restoration:
         scaled: tuple[str, ...] = ()
         if entry.name not in self._close and not behind:
             if likeness(values, anchor) < LEAST_LIKENESS:
-                return self._filled(entry, anchor, "nothing like it was found")
+                return self._filled(entry, anchor, beyond or "nothing like it was found")
             fitted, scaled = rescaled(values, anchor)
             still = all(move.is_same for move in moves)
             values = fitted if scaled or not still else values  # else what was regressed is noise
         masks = [move.found for move in moves] + [np.ones(1, bool)] * (2 - len(moves))
         dot, energy, held = _products(values, anchor)
         cosine = dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
+        if beyond and cosine < ALIKE and not located.direct and not behind:
+            changes = (*changes, beyond)
         cleaned = clean(values, anchor, (masks[0], masks[1]))
         if behind:
             dot, energy, held = _products(anchor + cleaned.kept, anchor)

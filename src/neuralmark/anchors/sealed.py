@@ -24,7 +24,7 @@ _LENGTH = 8
 
 def write_anchor(path: Path, key: Key, build: Callable[[Sink], Anchor]) -> Anchor:
     """Write a new anchor file (mode 0600); `build` gives the payloads to what it is called with."""
-    with files.create(path, 0o600) as file:
+    with files.create(path, files.PRIVATE) as file:
         return _write(file, key, build)
 
 

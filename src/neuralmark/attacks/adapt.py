@@ -39,7 +39,7 @@ class Adapt(Attack):
         4, "dummies, split channels and near-duplicates added to each layer", low=0, high=10_000
     )
     heads: int = option(
-        0, "attention heads, where neither model nor width tells (0: find out)", low=0
+        0, "attention heads (0: as the model's configuration or its width tells)", low=0
     )
 
     @classmethod

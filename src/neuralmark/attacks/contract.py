@@ -118,6 +118,7 @@ class Scene:
         parameters: Scheme and parameters of the owner's key, which the paper's attacker knows too.
         progress: Called with what is being done, how much is done, and how much there is in all.
         bookmark: Where a long attack may save its progress; None: it saves nothing.
+        heads: Attention heads that the model's configuration tells of; 0: not known.
 
     Examples:
         >>> scene = Scene({"a": np.ones((2, 2), np.float32)}, ("a",), np.random.default_rng(0))
@@ -135,6 +136,7 @@ class Scene:
     parameters: Parameters | None = None
     progress: Callable[[str, int, int], None] | None = None
     bookmark: "Bookmark | None" = None
+    heads: int = 0
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Report progress, if anybody listens.

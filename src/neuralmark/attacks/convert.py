@@ -9,14 +9,11 @@ each part is found by its likeness.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 from neuralmark.attacks.tools import converting, fusing, wrapping
 from neuralmark.attacks.tools.converting import Conversion
-
-if TYPE_CHECKING:
-    import torch
 
 ConversionWay = Literal[
     "rename",
@@ -89,7 +86,7 @@ class Convert(Attack):
     expects: ClassVar[str] = "by position most conversions hide the mark; an anchor finds each part"
 
     how: ConversionWay = option("rename", "the conversion", choices=tuple(WAYS))
-    heads: int = option(0, "attention heads, where no model tells (0: find out)", low=0)
+    heads: int = option(0, "attention heads (0: as the model's configuration tells)", low=0)
     pieces: int = option(4, "pieces that a sharded tensor is cut into", low=2, high=1024)
     rank: int = option(8, "rank of an adapter", low=1, high=4096)
 
@@ -105,7 +102,7 @@ class Convert(Attack):
 
     def run(self, scene: Scene) -> Outcome:
         """Convert all tensors; what is no longer there is told."""
-        heads = self.heads or _heads_of(scene.model)
+        heads = self.heads or scene.heads
         work = Conversion(
             scene.weights, frozenset(scene.target), scene.rng, heads, self.pieces, self.rank
         )
@@ -115,8 +112,3 @@ class Convert(Attack):
         figures = {"tensors": float(len(made)), "changed": float(len(changed))}
         note = f"{len(scene.weights)} tensors became {len(made)}"
         return Outcome(changed, gone=gone, note=note, figures=figures)
-
-
-def _heads_of(model: "torch.nn.Module | None") -> int:
-    config = getattr(model, "config", None)
-    return int(getattr(config, "num_attention_heads", 0) or 0)

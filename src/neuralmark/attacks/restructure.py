@@ -109,7 +109,7 @@ class Restructure(Attack):
         high=10_000,
     )
     heads: int = option(
-        0, "attention heads, where neither model nor width tells (0: find out)", low=0
+        0, "attention heads (0: as the model's configuration or its width tells)", low=0
     )
 
     def __post_init__(self) -> None:

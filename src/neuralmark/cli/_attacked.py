@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from neuralmark.attacks.engine.result import Result
     from neuralmark.records import Verdict
 
-NONE = "-"
+NONE, NEVER = "-", "never"
 ANCHOR_HEADS = ("anchored", "bits")
 """Where the verdict flips if the attacked copy is read with the anchor, and bits there."""
 
@@ -198,13 +198,12 @@ def card(card: "Card") -> None:
     if absolute is not None:
         share = "" if relative is None else f"{output.percent_at_least(relative)} of the norm: "
         radius = f"{share}no smaller change undoes the verdict, even by someone with the key"
-    flipped = sum(row.flipped is not None for row in card.removals)
     rows = [
         ("model", card.model),
         ("key", f"{card.fingerprint} ({card.before.scheme})"),
         ("before", _verdict(card.before)),
         ("certified radius", radius),
-        ("removal", f"the verdict flips in {flipped} of {len(card.removals)} sweeps"),
+        ("removal", _flips(card)),
         ("run", f"seed {card.seed}, {card.seconds:.1f} s"),
     ]
     forged = sum(row.flipped is not None for row in card.forgeries)
@@ -212,6 +211,17 @@ def card(card: "Card") -> None:
         rows.insert(-1, ("forging", f"verified in {forged} of {len(card.forgeries)} ways"))
     output.panel("Robustness card", rows)
     _tables(card)
+
+
+def _flips(card: "Card") -> str:
+    """In how many sweeps the mark is lost: without the anchor, and with it."""
+    flipped = sum(row.flipped is not None for row in card.removals)
+    told = f"the verdict flips in {flipped} of {len(card.removals)} sweeps"
+    if not card.anchored:
+        return told
+    aligned = [row for each in card.removals if (row := each.aligned) is not None]
+    lost = sum(row.flipped is not None for row in aligned)
+    return f"{told} without the anchor, in {lost} of {len(aligned)} with it"
 
 
 def _tables(card: "Card") -> None:
@@ -245,7 +255,8 @@ def _removals(rows: "Sequence[CardRow]", *, anchored: bool) -> list[tuple[str, .
     for row in rows:
         unit = "" if row.attack == last else row.unit
         more = _at_aligned(row) if anchored else ()
-        lines.append((row.label, *_at(row, row.flipped), *_at(row, row.withstood), *more, unit))
+        flips = (NEVER, NONE, NONE) if row.flipped is None else _at(row, row.flipped)
+        lines.append((row.label, *flips, *_at(row, row.withstood), *more, unit))
         last = row.attack
     return lines
 
@@ -265,7 +276,7 @@ def _at_aligned(row: "CardRow") -> tuple[str, str]:
     if aligned is None:
         return NONE, NONE
     least = aligned.flipped or min(aligned.points, key=lambda point: point.matched or 0)
-    strength = NONE if aligned.flipped is None else _at(aligned, least)[0]
+    strength = NEVER if aligned.flipped is None else _at(aligned, least)[0]
     return strength, _at(aligned, least)[1]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from neuralmark.anchors.effort import ALIGN_LIMIT
 from neuralmark.errors import PassphraseError
 
 if TYPE_CHECKING:
@@ -50,6 +51,17 @@ spread_option = click.option(
     default="wide",
     show_default=True,
     help="Tensors to take: many of all depths, the few largest, or everything.",
+)
+
+
+align_limit_option = click.option(
+    "--align-limit",
+    type=int,
+    metavar="N",
+    default=ALIGN_LIMIT,
+    show_default=True,
+    help="Most entries of a table of likenesses, which has an entry for each channel of the one"
+    " model with each channel of the other; larger axes are not put back in order.",
 )
 
 

@@ -113,43 +113,49 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Seq
     Console().print(grid)
 
 
+_OF_TENSORS = ("finding", "aligning", "restoring")
+"""How the library begins what it does tensor by tensor; all else is told in bytes."""
+
+
 @contextmanager
 def progress_bar(*, counting: bool = False) -> "Iterator[Progress | None]":
-    """A progress bar on a terminal, of bytes or (counting) of things; nothing in a pipe."""
+    """A progress bar on a terminal, of bytes, tensors or (counting) things; nothing in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.filesize import decimal
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn() if counting else DownloadColumn(),
+        TextColumn("{task.fields[far]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks: dict[str, Any] = {}
 
         def update(what: str, done: int, total: int) -> None:
-            task = "" if counting else what  # things of all names are counted together
+            stage = what.split(" ", 1)[0]
+            tensors = stage in _OF_TENSORS
+            far = f"{decimal(done)} of {decimal(total)}"
+            if counting or tensors:
+                far = f"{done:,} of {total:,}{' tensors' * tensors}"
+            # things of all names are counted together, tensors by what is done with them
+            task = "" if counting else stage if tensors else what
+            what = printable(what)
             if task not in tasks:
-                tasks[task] = bar.add_task(what, total=total)
-            bar.update(tasks[task], description=what, completed=done, total=total)
+                tasks[task] = bar.add_task(what, total=total, far=far)
+            bar.update(tasks[task], description=what, completed=done, total=total, far=far)
 
         yield update
 
 
 def power_of_two(exponent: float) -> str:
     """A chance as a power of two, rounded up, so that none looks smaller than it is."""
-    return f"2^{math.ceil(round(exponent * 100, 6)) / 100:.2f}"
+    rounded = math.ceil(round(exponent * 100, 6)) / 100
+    return f"2^{rounded:.2f}" if rounded else "1"
 
 
 def percent(share: float, digits: int = 2) -> str:

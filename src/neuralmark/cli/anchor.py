@@ -29,8 +29,11 @@ def command() -> None:
 @command.command("show", short_help="Check an anchor, and say what it holds.")
 @click.argument("file", type=options.PATH)
 @options.key_options
+@click.option("--all", "whole", is_flag=True, help="List every tensor, not only how many.")
 @options.json_option
-def show(file: Path, key_file: Path, passphrase_file: Path | None, as_json: bool) -> None:
+def show(
+    file: Path, key_file: Path, passphrase_file: Path | None, whole: bool, as_json: bool
+) -> None:
     """Open the anchor in FILE, check all of it, and say what it holds (no weights are shown)."""
     from neuralmark.anchors.sealed import load_anchor
 
@@ -48,13 +51,30 @@ def show(file: Path, key_file: Path, passphrase_file: Path | None, as_json: bool
         ("model", _model(anchor)),
         ("aligner", f"version {anchor.skeleton.aligner}"),
     ]
+    if not whole:
+        rows += [(role, _counted(told["entries"], role)) for role in ("marked", "partner")]
+        rows.append(("tensors", "--all lists them, --json has all that is known of them"))
     output.panel(f"Anchor {file}", rows)
+    if not whole:
+        return
     head = ["tensor", "role", "shape", "kept", "bytes"]
     cells = [
         [e["name"], e["role"], "x".join(map(str, e["shape"])), e["kept"], f"{e['bytes']:,}"]
         for e in told["entries"]
     ]
     output.table(head, cells, numeric=(4,))
+
+
+def _counted(entries: list[dict[str, Any]], role: str) -> str:
+    """How many tensors have a role, which, and how large their copies are."""
+    mine = [entry for entry in entries if entry["role"] == role]
+    if not mine:
+        return "none"
+    size = sum(entry["bytes"] for entry in mine)
+    span = mine[0]["name"] + (f" to {mine[-1]['name']}" if len(mine) > 1 else "")
+    some = sum(entry["rows"] is not None for entry in mine)
+    part = f", {some} of them in part" if some else ""
+    return f"{len(mine)} tensor{'s' * (len(mine) > 1)} ({span}), {size:,} bytes{part}"
 
 
 def _model(anchor: "Anchor") -> str:

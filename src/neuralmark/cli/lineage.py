@@ -25,12 +25,7 @@ MOST_SHOWN = 12
     show_default=True,
     help="Share of the weights of MODEL to look for.",
 )
-@click.option(
-    "--align-limit",
-    type=int,
-    metavar="N",
-    help="Largest table of likenesses when weights are put back in order.",
-)
+@options.align_limit_option
 @click.option(
     "--report", type=options.PATH, metavar="FILE.html", help="Write a page with a picture."
 )
@@ -42,7 +37,7 @@ def command(
     other: Path,
     heads: int,
     effort: float,
-    align_limit: int | None,
+    align_limit: int,
     report: Path | None,
     as_json: bool,
 ) -> None:
@@ -52,13 +47,12 @@ def command(
     models trained apart and 1 for the same weights. It is a sign of descent, not of ownership, and
     has no exact bound: for that, verify a key. Exit code 0: related; 1: no sign of it.
     """
-    from neuralmark.anchors.effort import ALIGN_LIMIT, AlignOptions
+    from neuralmark.anchors.effort import AlignOptions
     from neuralmark.api import lineage
 
-    limit = ALIGN_LIMIT if align_limit is None else align_limit
     with output.progress_bar() as progress:
         found = lineage(
-            model, other, heads=heads, options=AlignOptions(effort, limit), progress=progress
+            model, other, heads=heads, options=AlignOptions(effort, align_limit), progress=progress
         )
     if report:
         from neuralmark.reports.lineage import lineage_page

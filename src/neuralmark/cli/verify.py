@@ -1,6 +1,5 @@
 """`neuralmark verify`: look for a key's mark and say what it proves."""
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,9 @@ TITLES = {
 
 EXIT_CODES = {"verified": 0, "unreadable": 3}
 """By status; 1 for every other."""
+
+MOST_CHANGES, MOST_NOTES = 8, 6
+"""Kinds of changes that are printed; the rest is counted."""
 
 
 @click.command("verify", short_help="Look for the key's mark in MODEL, and give a verdict.")
@@ -50,14 +52,10 @@ EXIT_CODES = {"verified": 0, "unreadable": 3}
     type=float,
     default=1.0,
     show_default=True,
-    help="Share of the marked weights to look for where they were rearranged.",
+    help="Share of the marked weights to look for where they were rearranged, above 0 up to 1; the"
+    " rest is filled from the anchor.",
 )
-@click.option(
-    "--align-limit",
-    type=int,
-    metavar="N",
-    help="Largest table of likenesses when weights are put back in order.",
-)
+@options.align_limit_option
 @click.option(
     "--full-digest/--no-full-digest",
     default=None,
@@ -87,7 +85,7 @@ def command(
     tensors: tuple[str, ...],
     anchor: Path | None,
     effort: float,
-    align_limit: int | None,
+    align_limit: int,
     full_digest: bool | None,
     owner: str | None,
     report: Path | None,
@@ -102,16 +100,14 @@ def command(
     anchor, it finds the weights wherever they went: renamed, fused, permuted, rescaled, rotated.
     Exit code 0: verified; 1: not; 3: the weights could not be read.
     """
-    from neuralmark.anchors.effort import ALIGN_LIMIT
     from neuralmark.api import verify
     from neuralmark.marking.options import VerifyOptions
 
     if claim_file and tensors:
         raise click.UsageError("--claim names the tensors already: give --claim or --tensor")
     key = options.load_key(key_file, passphrase_file)
-    limit = ALIGN_LIMIT if align_limit is None else align_limit
     whole = True if report and full_digest is None else full_digest
-    wanted = VerifyOptions(anchor, effort, limit, whole)
+    wanted = VerifyOptions(anchor, effort, align_limit, whole)
     with output.progress_bar() as progress:
         verdict = verify(
             model,
@@ -138,7 +134,10 @@ def command(
 def _chance(verdict: "Verdict") -> str:
     if verdict.key_kind != "native":
         return "no bound: this key was chosen freely, and may have been chosen to fit"
-    return f"at most {output.power_of_two(verdict.bound_log2)} for this many bits"
+    chance = output.power_of_two(verdict.bound_log2)
+    if chance == "1":
+        return "no bound: " + ("luck gives as many bits" if verdict.trials else "nothing was read")
+    return f"at most {chance} for this many bits"
 
 
 def _how(verdict: "Verdict") -> str:
@@ -162,15 +161,29 @@ def _readings(verdict: "Verdict") -> list[tuple[str, str]]:
         rows.append(("found", f"{output.percent(told.found)} of the marked weights"))
         rows.append(("what was done", _done(told)))
         rows.append(("likeness", f"{told.likeness:.4f} (a sign of descent, not of ownership)"))
-        rows += [("set aside", note) for note in told.notes[:3]]
+        rows += _aside(told)
     return rows
 
 
 def _done(told: "Alignment") -> str:
     """What had been done to how many tensors; counts of channels are left to the report."""
-    plain = (change.lstrip("0123456789, ") for fate in told.tensors for change in set(fate.changes))
-    ranked = Counter(plain).most_common(8)
-    return "; ".join(f"{change} ({count})" for change, count in ranked) or "nothing"
+    from neuralmark.records.gathering import gathered_changes
+
+    ranked = gathered_changes(told.tensors)
+    more = f"; and {len(ranked) - MOST_CHANGES} more kinds" if len(ranked) > MOST_CHANGES else ""
+    shown = (f"{change} ({count})" for change, count in ranked[:MOST_CHANGES])
+    return "; ".join(shown) + more or "nothing"
+
+
+def _aside(told: "Alignment") -> list[tuple[str, str]]:
+    """What was set aside, a line for each kind of change."""
+    from neuralmark.records.gathering import gathered_notes
+
+    lines = gathered_notes(told)
+    rows = [("set aside", line) for line in lines[:MOST_NOTES]]
+    if len(lines) > MOST_NOTES:
+        rows.append(("", f"and {len(lines) - MOST_NOTES} more kinds of change (--json has all)"))
+    return rows
 
 
 def _show(verdict: "Verdict", *, public: bool) -> None:

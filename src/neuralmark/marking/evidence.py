@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from neuralmark.anchors.anchor import Anchor
-from neuralmark.anchors.building import anchor_from_original
+from neuralmark.anchors.building import NO_ANCHOR, anchor_from_original
 from neuralmark.anchors.chunks import is_sealed
 from neuralmark.anchors.sealed import load_anchor
-from neuralmark.errors import AnchorMismatchError, ParameterError
+from neuralmark.errors import (
+    AnchorError,
+    AnchorMismatchError,
+    ParameterError,
+    UnknownFormatError,
+)
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import check_claim
 from neuralmark.marking.beside import anchor_beside, anchor_path, claim_beside
@@ -56,6 +61,8 @@ def _given_anchor(given: Any, key: Key, claim: Claim | None) -> Anchor | None:
     """The anchor as a caller names it: itself, its file, or the unmarked original."""
     if given is None:
         return None
+    if claim is not None and claim.anchor is None:
+        raise AnchorMismatchError(NO_ANCHOR)
     if isinstance(given, Anchor):
         return _checked(given, claim)
     if not isinstance(given, str | Path):
@@ -68,7 +75,17 @@ def _given_anchor(given: Any, key: Key, claim: Claim | None) -> Anchor | None:
             f"{path}: is no anchor file; the unmarked original can stand for one only beside the"
             " claim, which says what was marked: give claim=..."
         )
-    return anchor_from_original(path, claim)
+    return _of_original(path, claim)
+
+
+def _of_original(path: Path, claim: Claim) -> Anchor:
+    try:
+        return anchor_from_original(path, claim)
+    except UnknownFormatError as error:
+        raise AnchorError(
+            f"{path}: is neither an anchor nor a model; give the anchor that was written with the"
+            f" claim, or the unmarked original ({str(error).removeprefix(f'{path}: ')})"
+        ) from None
 
 
 def _near_anchor(claim: Any, model: Path | None, key: Key, followed: Claim) -> Anchor | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuralmark import schemes
+from neuralmark.anchors.aligning.contract import limit_needed
 from neuralmark.core import bound
 from neuralmark.core.certificate import certified_radius
 from neuralmark.core.key import Float, Mark, Placement
@@ -179,7 +180,27 @@ def judge_aligned(
         f"only {_share(record.found)} of the marked weights were found in this model, and"
         f" {_share(LEAST_FOUND)} are needed to say anything"
     )
+    if looked.coverage.unreadable:
+        why += f"; {_unread(looked.coverage, ())}"
     return replace(verdict, status=status, reason=why)
+
+
+def held_back(record: Alignment) -> str:
+    """Words for what the options kept from being found; empty where they kept nothing."""
+    limited = [fate for fate in record.tensors if limit_needed(fate.changes)]
+    words = ""
+    if limited:
+        needed = max(limit_needed(fate.changes) for fate in limited)
+        words = (
+            f"; {len(limited)} of {len(record.tensors)} tensors were too large to align: raise the"
+            f" limit (VerifyOptions(align_limit=...)) to {needed}"
+        )
+    if record.effort < 1:
+        words += (
+            f"; only about {_share(record.effort)} of the marked weights were looked for: raise the"
+            " effort (VerifyOptions(effort=...))"
+        )
+    return words
 
 
 def nothing_read(
@@ -278,7 +299,7 @@ def _unread(seen: Coverage, gaps: Sequence[Gap]) -> str:
     name, why = (gaps[0].name, gaps[0].why) if gaps else ("", "there is nothing to read")
     return (
         f"of the {len(gaps)} tensors of the claim too few are in this model to look for the mark"
-        f" (of {name[:80]!r}: {why}); renamed tensors are not found"
+        f" (of {name[:80]!r}: {why})"
     )
 
 

@@ -72,7 +72,10 @@ _COMPANION = re.compile(
     r"(scales?|scale_inv|weight_scale\w*|input_scale\w*|qzeros|zeros|zero_points?|absmax|g_idx"
     r"|quant_map|nested_absmax|nested_quant_map|SCB|quant_state\S*|scale_weight|scale_input)$"
 )
-_SCALES_OF_FLOAT8 = ("_scale_inv", "_scale", "_scales", ".scale", ".scales")
+_SCALES = ("_scale_inv", "_scale", "_scales", ".scale", ".scales")
+_SCALES_OF_LAYERS = (".scale_weight", ".weight_scale", ".weight_scale_inv")
+_SCALES_OF_INTEGERS = (".scale", ".scales", ".weight_scales", ".SCB")
+_INTEGERS = ("I8", "U8", "I32", "U32")
 
 
 @dataclass(frozen=True)
@@ -147,19 +150,28 @@ def _obstacle(info: TensorInfo, stored: set[str]) -> str | None:
         return "it has no elements"
     if is_companion(info.name):
         return "it holds the scales of a quantised tensor, not weights"
+    scale = _scale_of(info, stored)
     if info.dtype not in FLOATS:
         hint = ""
-        if info.dtype in ("I8", "U8", "I32", "U32") and len(info.shape) >= 1 and info.size > 64:
+        if info.dtype in _INTEGERS and len(info.shape) >= 1 and info.size > 64:
+            if scale is not None:
+                return (
+                    f"it holds quantised integers ({info.dtype}) scaled by {scale!r}; dequantise it"
+                    " first, then mark or verify"
+                )
             hint = " (integer-quantised weights? dequantise them first, then mark or verify)"
         return f"its dtype is {info.dtype}, not a floating-point one{hint}"
-    if info.dtype.startswith("F8"):
-        stem = info.name.removesuffix(".weight")
-        near = [info.name + end for end in _SCALES_OF_FLOAT8]
-        near += [stem + end for end in (".scale_weight", ".weight_scale", ".weight_scale_inv")]
-        scale = next((name for name in near if name in stored), None)
-        if scale is not None:
-            return f"it is float8 scaled by {scale!r}; dequantise it first, then mark or verify"
+    if info.dtype.startswith("F8") and scale is not None:
+        return f"it is float8 scaled by {scale!r}; dequantise it first, then mark or verify"
     return None
+
+
+def _scale_of(info: TensorInfo, stored: set[str]) -> str | None:
+    """The tensor beside a quantised one that holds its scales, if there is one."""
+    stem = info.name.removesuffix(".weight")
+    ends = _SCALES_OF_LAYERS + (_SCALES_OF_INTEGERS if info.dtype in _INTEGERS else ())
+    near = [info.name + end for end in _SCALES] + [stem + end for end in ends]
+    return next((each for each in near if each in stored), None)
 
 
 def auto(tensors: Iterable[Tensor], parameters: Parameters, spread: Spread = WIDE) -> Choice:

@@ -26,7 +26,14 @@ from neuralmark.keys.key import Key
 from neuralmark.marking.anchored import read_restored
 from neuralmark.marking.attempts import attempts_for, by_names, gaps_of
 from neuralmark.marking.evidence import evidence_for
-from neuralmark.marking.judging import Finding, Looked, judge, judge_aligned, nothing_read
+from neuralmark.marking.judging import (
+    Finding,
+    Looked,
+    held_back,
+    judge,
+    judge_aligned,
+    nothing_read,
+)
 from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Suspect, require_carriers
 from neuralmark.records import NOT_VERIFIED, UNREADABLE, BitsRead, Claim, Verdict
@@ -35,10 +42,19 @@ from neuralmark.records.alignment import ALIGNED, POSITION
 ANCHORED_TRIALS = 2
 """By position and aligned."""
 
+_NOT_FOUND = (NOT_VERIFIED, UNREADABLE)
+
 WHOLE_UP_TO = 64 << 20
 """Bytes of files, in all, that a verdict digests whole unless told otherwise: some 50 ms."""
 
 UNANCHORED = "a mark that is bound to an anchor is found only with its claim"
+
+LEFT_BEHIND = (
+    "this mark has an anchor, which was neither given nor found beside the claim: with it, weights"
+    " are found wherever they went; give it (VerifyOptions(anchor=...))"
+)
+
+HAS_NONE = "renamed tensors are found only with an anchor, and this mark has none"
 
 
 def verify(
@@ -124,17 +140,25 @@ def examine(
         placement = claim.placement if claim is not None else ()
         gaps = gaps_of(known, placement)
         unread = nothing_read(suspect, key, placement, gaps, full_digest)
-        return unread if claim is None else replace(unread, anchor_digest=_anchor_of(claim))
+        return unread if claim is None else _unread(unread, claim)
     finding, broken = best_finding(suspect, key, attempts, progress)
     looked = Looked.at(suspect, attempts, broken)
     verdict = judge(finding, suspect, key, looked, full_digest=full_digest)
+    if claim is not None and claim.anchor is not None and verdict.status in _NOT_FOUND:
+        return replace(verdict, reason=f"{verdict.reason}; {LEFT_BEHIND}")
     if verdict.status == NOT_VERIFIED and claim is None and key.kind == "native":
         return replace(verdict, reason=f"{verdict.reason}; {UNANCHORED}")
     return verdict
 
 
-def _anchor_of(claim: Claim) -> str | None:
-    return None if claim.anchor is None else claim.anchor.digest
+def _unread(verdict: Verdict, claim: Claim) -> Verdict:
+    """A verdict on tensors none of which was read, which says what its claim's anchor could do."""
+    if claim.anchor is not None:
+        told = f"{verdict.reason}; {LEFT_BEHIND}"
+        return replace(verdict, reason=told, anchor_digest=claim.anchor.digest)
+    if verdict.coverage.unreadable:
+        return verdict
+    return replace(verdict, reason=f"{verdict.reason}; {HAS_NONE}")
 
 
 def examine_anchored(
@@ -171,7 +195,9 @@ def examine_anchored(
     else:
         looked = Looked.restored(suspect, anchor.placement, record.found, ANCHORED_TRIALS)
         verdict = judge_aligned(aligned, suspect, key, looked, record)
-    return replace(verdict, readings=readings, alignment=record)
+    more = held_back(record) if verdict.status in _NOT_FOUND else ""
+    told = f"{verdict.reason}{more}"
+    return replace(verdict, reason=told, readings=readings, alignment=record)
 
 
 def _by_position(

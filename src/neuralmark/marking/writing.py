@@ -50,7 +50,7 @@ class MarkedCopy:
         verdict = _reread(drafted, there, str(out), progress)
         source = digest_of(drafted.checkpoint, drafted.reading.digests)
         claim = _claim(drafted, verdict.checkpoint_digest, source)
-        with files.create(self.drafts.claim) as file:
+        with files.create(self.drafts.claim, files.PRIVATE) as file:
             file.write(claim.to_json().encode("utf-8"))
         told = tuple(note.replace(temporary.name, out.name) for note in notes)
         return Written(self.places, claim, verdict, told)

@@ -110,7 +110,7 @@ class Claim:
             >>> Claim.load("copy.claim.json") == claim
             True
         """
-        files.write_text(Path(path), self.to_json(), overwrite=overwrite)
+        files.write_text(Path(path), self.to_json(), overwrite=overwrite, mode=files.PRIVATE)
 
     @classmethod
     def given(cls, claim: Any) -> "Claim | None":

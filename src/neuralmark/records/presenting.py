@@ -105,6 +105,6 @@ def _bits(told: Told) -> str:
 
 
 def _chance(told: Told) -> str:
-    if not told["bound_holds"]:
+    if not told["bound_holds"] or told["bound_log2"] > -0.05:
         return ""
     return f", by luck with a chance of at most 2^{told['bound_log2']:.1f}"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from neuralmark.records import Alignment, BitsRead, TensorFate, Verdict
+from neuralmark.records.gathering import gathered_notes
 from neuralmark.reports.render import svg
 from neuralmark.reports.render.page import (
     code,
@@ -18,6 +19,8 @@ from neuralmark.reports.render.page import (
 MOST_DRAWN = 60
 """More tensors than this are listed, but not drawn."""
 
+_KINDS = {"position": "by position", "aligned": "aligned"}
+_FACTORED = "factored into two"
 _ROW = 22
 _NAMES = 180
 _SCALE = 240
@@ -39,18 +42,18 @@ def alignment_section(verdict: Verdict) -> str:
     """Both readings, and a row for each marked tensor; nothing for a verdict without an anchor."""
     if not verdict.readings:
         return ""
-    inner = "".join(_meter(reading, verdict) for reading in verdict.readings)
     told = verdict.alignment
     if told is None:
+        inner = "".join(_meter(reading, verdict) for reading in verdict.readings)
         said = "The mark was read where it was written, so nothing had to be put back in order."
         return section("Where the weights went", inner + paragraphs(said))
-    inner += paragraphs(_SOUND) + fates_picture(told.tensors) + _figures(told)
+    inner = paragraphs(_SOUND) + fates_picture(told.tensors, _bits_bars(verdict)) + _figures(told)
     rows = [
         (
             code(fate.name),
             code(fate.source) if fate.source else "not found",
-            f"{fate.likeness:.3f}",
-            f"{fate.restored:.3f}",
+            as_found(fate),
+            f"{fate.restored:.3f}" if fate.found else "",
             _percent(fate.found),
             text("; ".join(fate.changes) or "nothing"),
         )
@@ -59,14 +62,18 @@ def alignment_section(verdict: Verdict) -> str:
     head = ("Tensor of the mark", "Taken from", "Alike before", "after", "Found", "What was done")
     inner += table(head, rows, name="What became of each tensor")
     if told.notes:
-        notes = [(text(note),) for note in told.notes]
+        notes = [(text(note),) for note in gathered_notes(told)]
         inner += table(("Set aside, because it shows itself as added later",), notes, name="Notes")
+        inner += paragraphs(
+            f"These are {len(told.notes):,} notes in all; the verdict's file has them tensor by"
+            " tensor."
+        )
     return section("Where the weights went", inner + paragraphs(_DESCENT))
 
 
 def _meter(reading: BitsRead, verdict: Verdict) -> str:
     """One way of reading as a bar."""
-    kind = {"position": "by position", "aligned": "aligned"}[reading.kind]
+    kind = _KINDS[reading.kind]
     if reading.matched is None:
         return paragraphs(f"Read {kind}: not done ({text(reading.why)}).")
     marks = [svg.PlotMark(verdict.bits / 2, "luck")]
@@ -77,6 +84,54 @@ def _meter(reading: BitsRead, verdict: Verdict) -> str:
     said = f"Read {kind}, {reading.matched} of {verdict.bits} bits match"
     drawn = svg.meter(found, verdict.bits, marks, 0 if reached else 1, said)
     return f"<figure>{drawn}</figure>"
+
+
+def _bits_bars(verdict: Verdict) -> str:
+    """The bits of the whole mark before and after, a bar for each way of reading."""
+    height = 26 + _ROW * len(verdict.readings)
+    parts = []
+    marks = [(verdict.bits / 2, "luck")]
+    if verdict.boundary is not None:
+        marks.append((verdict.boundary, f"needed: {verdict.boundary}"))
+    for value, words in marks:
+        x = _NAMES + _SCALE * value / verdict.bits
+        parts.append(svg.label(x, 12, words, kind="tiny"))
+        parts.append(f'<path class="rule" d="M{x:.1f} 18V{height - 4}"/>')
+    parts += [
+        _bits_row(reading, verdict, 26 + _ROW * place)
+        for place, reading in enumerate(verdict.readings)
+    ]
+    said = "; ".join(f"{_KINDS[each.kind]}: {_bits(each, verdict)}" for each in verdict.readings)
+    return svg.picture("".join(parts), svg.WIDTH, height, f"Bits that match, {said}")
+
+
+def _bits_row(reading: BitsRead, verdict: Verdict, top: float) -> str:
+    middle = top + _ROW / 2 - 3
+    name = svg.label(_NAMES - 10, middle + 4, _KINDS[reading.kind], anchor="end", kind="tiny")
+    words = _bits(reading, verdict)
+    if reading.matched is None:
+        return name + svg.label(_NAMES + 8, middle + 4, words, anchor="start", kind="tiny")
+    reached = verdict.boundary is not None and reading.matched >= verdict.boundary
+    width = _SCALE * reading.matched / verdict.bits
+    place = f'x="{_NAMES}" y="{middle - 5:.1f}" width="{width:.1f}" height="10"'
+    bar = f'<rect class="fill c{0 if reached else 1}" {place}/>'
+    at = _NAMES + _SCALE + 12
+    return name + bar + svg.label(at, middle + 4, words, anchor="start", kind="tiny")
+
+
+def _bits(reading: BitsRead, verdict: Verdict) -> str:
+    if reading.matched is None:
+        return f"not readable: {reading.why}"
+    return f"{reading.matched} of {verdict.bits} bits"
+
+
+def as_found(fate: TensorFate) -> str:
+    """How alike a tensor was where it was found, or why that could not be measured."""
+    if not fate.source:
+        return ""
+    if fate.likeness:
+        return f"{fate.likeness:.3f}"
+    return "not compared" if _FACTORED in fate.changes else "other shape"
 
 
 def _figures(told: Alignment) -> str:
@@ -91,7 +146,7 @@ def _figures(told: Alignment) -> str:
     return facts(rows)
 
 
-def fates_picture(fates: Sequence[TensorFate]) -> str:
+def fates_picture(fates: Sequence[TensorFate], above: str = "") -> str:
     """A row for each tensor: likeness as found, and after it was put back in order."""
     shown = fates[:MOST_DRAWN]
     if not shown:
@@ -112,8 +167,14 @@ def fates_picture(fates: Sequence[TensorFate]) -> str:
     drawn = svg.picture("".join(parts), svg.WIDTH, height, said)
     keys = legend(((svg.swatch(1, small=True), "as found"), (svg.swatch(0), "put back in order")))
     rest = f" {len(fates) - len(shown):,} more are in the table." if len(fates) > len(shown) else ""
-    caption = f"Likeness of each marked tensor to the anchor (cosine), before and after.{rest}"
-    return figure(keys + drawn, caption, wide=True)
+    caption = "Likeness of each tensor to that of the first model (cosine), before and after."
+    if above:
+        caption = (
+            "Above: how many bits of the whole mark match, read where the weights lie and put back"
+            " in order. Below: likeness of each marked tensor to the anchor (cosine), before and"
+            " after."
+        )
+    return figure(above + keys + drawn, caption + rest, wide=True)
 
 
 def _row(fate: TensorFate, top: float) -> str:
@@ -126,8 +187,14 @@ def _row(fate: TensorFate, top: float) -> str:
         return "".join(
             (*parts, svg.label(_NAMES + 8, middle + 4, words, anchor="start", kind="tiny"))
         )
-    parts.append(f'<path class="rule" stroke-width="3" d="M{before:.1f} {middle}H{after:.1f}"/>')
-    parts += [_square(before, middle, 5, 1), _square(after, middle, 8, 0)]
+    if fate.likeness:
+        line = f"M{before:.1f} {middle}H{after:.1f}"
+        parts.append(f'<path class="rule" stroke-width="3" d="{line}"/>')
+        parts.append(_square(before, middle, 5, 1))
+    else:
+        told = as_found(fate)
+        parts.append(svg.label(_NAMES + 4, middle + 4, told, anchor="start", kind="tiny"))
+    parts.append(_square(after, middle, 8, 0))
     words = ", ".join(fate.changes[:3]) or "unchanged"
     parts.append(
         svg.label(_NAMES + _SCALE + 12, middle + 4, words[:42], anchor="start", kind="tiny")

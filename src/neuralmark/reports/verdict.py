@@ -269,6 +269,13 @@ def _margins(verdict: Verdict) -> str:
 def _radius(verdict: Verdict) -> str:
     radius, relative = verdict.certified_radius, verdict.certified_radius_relative
     words = ["A radius is certified only where a mark is verified."]
+    if verdict.verified and verdict.mapping == "anchor":
+        words = [
+            "It is not computed for weights that were put back in order: a change of the model may"
+            " also change how it is put in order, and the margins say nothing of that."
+        ]
+    elif verdict.verified:
+        words = ["It is not computed for weights that are read in this way."]
     if radius is not None:
         share = f", that is {_down(100 * relative)} % of their norm," if relative else ""
         words = [

@@ -19,6 +19,9 @@ from neuralmark.errors import OutputError, UnsafeError
 LEFT_OUT = (".git", ".hg", ".svn", ".bzr", ".jj")
 """What version control keeps beside a model: no part of it, and full of its unmarked past."""
 
+PRIVATE = 0o600
+"""The mode of files that are for their owner only."""
+
 _COPY_STEP = 64 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (

@@ -137,7 +137,7 @@ def _complete(journal: Path, plan: JournalPlan) -> None:
         plan.anchor[0].replace(plan.anchor[1])  # a link is replaced, never followed
         files.sync(plan.anchor[1].parent)
     draft = draft_of(plan.claim_file)
-    with files.create(draft) as out:
+    with files.create(draft, files.PRIVATE) as out:
         out.write(plan.claim.encode("utf-8"))
         out.flush()
         os.fsync(out.fileno())
@@ -187,7 +187,7 @@ def _write(draft: Path, plan: JournalPlan) -> None:
         }
     )
     digest = hashlib.sha256()
-    with files.create(draft) as out:
+    with files.create(draft, files.PRIVATE) as out:
         for part in _parts(header, plan):
             digest.update(part)
             out.write(part)

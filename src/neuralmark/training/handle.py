@@ -149,8 +149,9 @@ class LiveMark:
 
         A mark that is trained in cannot be bound to weights that do not exist yet, so it is read by
         position only. This one is found wherever the weights go. Claim and anchor are saved beside
-        `out`, where you save the model afterwards; the handle is detached. On a sharded model all
-        processes must call it.
+        `out`, where you save the model afterwards; the handle is detached. Called again, it seals
+        the weights as they are then: claim and anchor are renewed, so save the model anew, too. On
+        a sharded model all processes must call it.
 
         Args:
             out: Where the model will be saved; it is not saved here.

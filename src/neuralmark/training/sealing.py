@@ -58,7 +58,7 @@ def seal_training(mark: LiveMark, trained: Site, out: str | Path, wish: SealWish
         done = write_mark(bound, options.strength, options.budget, named=names is not None)
         assert done.claim is not None
         if drafts is not None:
-            with files.create(drafts.claim) as file:
+            with files.create(drafts.claim, files.PRIVATE) as file:
                 file.write(done.claim.to_json().encode("utf-8"))
     mark.detach()
     after = _verdict(module, key, first)

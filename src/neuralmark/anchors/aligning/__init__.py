@@ -31,7 +31,7 @@ and on a VGG-like chain trained on CIFAR-10.
 
 from collections.abc import Collection
 
-from neuralmark.anchors.aligning.contract import TOO_LARGE, UNLIKE, Aligned
+from neuralmark.anchors.aligning.contract import ALIKE, TOO_LARGE, UNLIKE, Aligned, Progress
 from neuralmark.anchors.aligning.grouped import align_groups
 from neuralmark.anchors.aligning.single import align_single, can_be
 from neuralmark.anchors.aligning.transformers import align_transformer
@@ -42,12 +42,13 @@ from neuralmark.anchors.moves import Move
 from neuralmark.errors import AlignLimitError
 from neuralmark.structures.structure import Array, Weights
 
-_ALIKE = 0.9
-"""A tensor that is so alike is not looked at again without the others."""
-
 
 def align(
-    suspects: Weights, anchor: Anchor, names: Collection[str], limit: int = ALIGN_LIMIT
+    suspects: Weights,
+    anchor: Anchor,
+    names: Collection[str],
+    limit: int = ALIGN_LIMIT,
+    progress: Progress | None = None,
 ) -> dict[str, Aligned]:
     """The moves of each of these tensors, by whichever way makes it likest to the anchor.
 
@@ -55,13 +56,16 @@ def align(
     here sees a key: whatever is decided by likeness to the anchor costs no trial.
     """
     wanted = [name for name in names if name in suspects and name in anchor]
-    found = align_transformer(suspects, anchor, wanted, limit)
-    found = found or align_groups(suspects, anchor, wanted, limit)
-    for name in wanted:
-        if name not in found or found[name].cosine < _ALIKE:
+    tell = progress or (lambda *_: None)
+    found = align_transformer(suspects, anchor, wanted, limit, tell)
+    found = found or align_groups(suspects, anchor, wanted, limit, tell)
+    for number, name in enumerate(wanted):
+        if name not in found or found[name].cosine < ALIKE:
+            tell(f"aligning {name}", number, len(wanted))
             alone = _alone(suspects[name], anchor[name], limit)
             if name not in found or alone.cosine > found[name].cosine:
                 found[name] = alone
+    tell("aligning tensors", len(wanted), len(wanted))
     return found
 
 

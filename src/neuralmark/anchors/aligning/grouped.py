@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from neuralmark.anchors.aligning.contents import balanced, laid
-from neuralmark.anchors.aligning.contract import Aligned
+from neuralmark.anchors.aligning.contract import Aligned, Progress
 from neuralmark.anchors.aligning.finishing import Axis, aligned, kept_orders
 from neuralmark.anchors.aligning.fitting import fit, fits, guessed
 from neuralmark.anchors.aligning.joining import Joints, find_copies
@@ -44,7 +44,11 @@ Layout = dict[tuple[str, int], Lane]
 
 
 def align_groups(
-    suspects: Weights, anchor: Anchor, names: Collection[str], limit: int
+    suspects: Weights,
+    anchor: Anchor,
+    names: Collection[str],
+    limit: int,
+    progress: Progress | None = None,
 ) -> dict[str, Aligned]:
     """What the structure tells of these tensors; nothing where it is not known."""
     structure = anchor.skeleton.structure
@@ -54,7 +58,8 @@ def align_groups(
     layout = _layout(structure, shapes)
     beside = followers(structure, set(shapes))
     wanted = {beside[name][0] if name in beside else name for name in names}
-    found = _in_order(layout, [p for p in _parts(layout, shapes) if p & wanted], suspects, anchor)
+    parts = [part for part in _parts(layout, shapes) if part & wanted]
+    found = _in_order(layout, parts, suspects, anchor, progress or (lambda *_: None))
     for name in names:
         leader, turns = beside.get(name, ("", False))
         if leader in found and name in suspects and name in anchor:
@@ -64,14 +69,16 @@ def align_groups(
 
 
 def _in_order(
-    layout: Layout, parts: list[set[str]], suspects: Weights, anchor: Anchor
+    layout: Layout, parts: list[set[str]], suspects: Weights, anchor: Anchor, tell: Progress
 ) -> dict[str, Aligned]:
     """All tensors of some parts of the network; with copies joined where that is likelier."""
     structure = anchor.skeleton.structure
     assert structure is not None
     copies = _copies(structure, layout, suspects, anchor)
     found: dict[str, Aligned] = {}
+    whole = sum(map(len, parts))
     for part in parts:
+        tell(f"aligning {min(part)}{' and others' * (len(part) > 1)}", len(found), whole)
         work = _GroupWork(sorted(part), layout, suspects, anchor)
         found.update(work.done({}))
         if any(lane.owner in copies for lane in work.lanes()):

@@ -9,7 +9,7 @@ with the anchor's, so that the result lies in the anchor's coordinates.
 from collections.abc import Collection
 
 from neuralmark.anchors.aligning.axes import aligned
-from neuralmark.anchors.aligning.contract import Aligned
+from neuralmark.anchors.aligning.contract import Aligned, Progress
 from neuralmark.anchors.aligning.layers import AxisRun, align_layer, layers_of
 from neuralmark.anchors.aligning.sides import BothModels
 from neuralmark.anchors.aligning.turning import StreamSearch, stream_width
@@ -19,7 +19,11 @@ from neuralmark.structures.structure import Weights
 
 
 def align_transformer(
-    suspects: Weights, anchor: Anchor, names: Collection[str], limit: int
+    suspects: Weights,
+    anchor: Anchor,
+    names: Collection[str],
+    limit: int,
+    progress: Progress | None = None,
 ) -> dict[str, Aligned]:
     """Moves for the tensors of a transformer; empty when the anchor's model is none."""
     structure = anchor.skeleton.structure
@@ -28,12 +32,15 @@ def align_transformer(
     both = BothModels(suspects, anchor, structure)
     if not 0 < both.stream.size * stream_width(both) <= limit:
         return {}
+    wanted = [name for name in names if both.has(name)]
+    tell = progress or (lambda *_: None)
+    tell("aligning the residual stream", 0, len(wanted))
     search = StreamSearch(both, limit)
     view = search.view()
-    wanted = [name for name in names if both.has(name)]
     runs: dict[str, list[AxisRun]] = {name: [] for name in wanted}
     for layer in layers_of(both):
         if layer.tensors() & runs.keys():
+            tell(f"aligning {layer.name}", sum(map(bool, runs.values())), len(wanted))
             known = search.runs.get(layer.name)
             for run in align_layer(both, layer, view, limit) if known is None else known:
                 if run.side.tensor in runs:

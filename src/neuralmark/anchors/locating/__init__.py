@@ -41,7 +41,7 @@ from neuralmark.core.names import canonical_name
 Step = Callable[[Quest, Sequence[Wanted], Found], list[Candidate]]
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, steps done, steps in all."""
+"""Called with what is being done, tensors done, tensors in all."""
 
 _STEPS: dict[str, Step] = {
     "by name": candidates.by_names,
@@ -92,7 +92,7 @@ def locate(
     seen: list[Candidate] = []
     sought = set(anchor) if names is None else set(names)
     for wanted in begin(quest, sought):
-        tell("finding tensors", len(quest.wanted), len(sought))
+        tell(f"finding {wanted.name}", len(quest.wanted), len(sought))
         quest.wanted.append(wanted)
         own = candidates.at_once(quest, wanted)
         if own is not None:
@@ -110,10 +110,10 @@ def _chosen(quest: Quest, seen: list[Candidate], tell: Progress) -> dict[str, Ca
     """The likest of all that is found in any way; what is not alike, by name or profile."""
     tied = [frozenset(pair) for pair in quest.anchor.skeleton.tied]
     found = {each.name: each for each in seen}
-    for number, (what, step) in enumerate(_STEPS.items()):
+    for what, step in _STEPS.items():
         left = [wanted for wanted in quest.wanted if not _settled(found.get(wanted.name), step)]
         if left:
-            tell(f"finding tensors {what}", number, len(_STEPS))
+            tell(f"finding tensors {what}", len(quest.wanted) - len(left), len(quest.wanted))
             seen += step(quest, left, found)
             found = shared(one_to_one(seen), seen, tied)
     sure = {w.name: found[w.name] for w in quest.wanted if restructured.known(w, found)}

@@ -56,11 +56,12 @@ class _Lent:
     label: str
     dtypes: Mapping[str, str]
     files: Mapping[str, Path]
+    heads: int = 0
 
     def read(self) -> Subject:
         """The subject as it was, without its module."""
         weights = {name: np.load(path) for name, path in self.files.items()}
-        return replace(subject_of(weights), label=self.label, dtypes=self.dtypes)
+        return replace(subject_of(weights), label=self.label, dtypes=self.dtypes, heads=self.heads)
 
 
 def _lend(folder: Path, subject: Subject) -> _Lent:
@@ -70,7 +71,7 @@ def _lend(folder: Path, subject: Subject) -> _Lent:
         paths = {name: own / f"{i}.npy" for i, name in enumerate(subject.weights)}
         for name, path in paths.items():
             np.save(path, subject.weights[name], allow_pickle=False)
-    return _Lent(subject.label, dict(subject.dtypes), paths)
+    return _Lent(subject.label, dict(subject.dtypes), paths, subject.heads)
 
 
 @dataclass(frozen=True, eq=False)

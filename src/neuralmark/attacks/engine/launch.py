@@ -119,6 +119,7 @@ def launch(
         parameters=None if key is None else key.parameters,
         progress=progress,
         bookmark=bookmark,
+        heads=subject.heads,
     )
     _require_finite(attack, scene, subject.label)
     start = time.perf_counter()

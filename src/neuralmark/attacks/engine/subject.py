@@ -2,12 +2,13 @@
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neuralmark.anchors.heads import heads_of
 from neuralmark.attacks.contract import Array, Data, Outcome, Weights
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.checkpoints.readers.dtypes import FLOATS, decode, rounded
@@ -39,6 +40,8 @@ class Subject:
     weights: Weights
     dtypes: Mapping[str, str] = field(default_factory=dict)
     module: "torch.nn.Module | None" = None
+    heads: int = 0
+    """Attention heads that the model's configuration tells of; 0: not known."""
 
     def select(self, names: Sequence[str] | None) -> tuple[str, ...]:
         """The tensors to attack: those named (stored or canonical names), or every matrix."""
@@ -84,7 +87,7 @@ class Subject:
         former = {name: value.shape for name, value in self.weights.items()}
         fits = {name: value.shape for name, value in weights.items()} == former
         module = _loaded(self.module, changed) if fits and self.module is not None else None
-        return Subject(self.label, weights, self.dtypes, module)
+        return replace(self, weights=weights, module=module)
 
     def _stored(self, name: str, value: Array) -> Array:
         """As the file's dtype can hold it."""
@@ -130,7 +133,7 @@ def subject_of(model: "str | Path | Weights | torch.nn.Module | Subject") -> Sub
         return model
     if isinstance(model, str | Path):
         weights, dtypes = _from_file(Path(model))
-        return Subject(str(model), weights, dtypes)
+        return Subject(str(model), weights, dtypes, heads=heads_of(Path(model)))
     if isinstance(model, Mapping):
         return Subject("weights in memory", {n: _frozen(v) for n, v in model.items()})
     return _from_module(model)
@@ -241,7 +244,9 @@ def _from_module(model: Any) -> Subject:
     state = {n: v for n, v in state_of(model).items() if v.dtype.is_floating_point}
     weights = {n: _frozen(v.detach().float().cpu().numpy().copy()) for n, v in state.items()}
     dtypes = {name: DTYPES.get(value.dtype, "F32") for name, value in state.items()}
-    return Subject(f"live {type(model).__name__}", weights, dtypes, model)
+    heads = getattr(getattr(model, "config", None), "num_attention_heads", 0)
+    heads = heads if isinstance(heads, int) else 0
+    return Subject(f"live {type(model).__name__}", weights, dtypes, model, heads)
 
 
 def _loaded(module: "torch.nn.Module", weights: Weights) -> "torch.nn.Module":

@@ -63,7 +63,7 @@ def make_row(sweep: Sequence[tuple[Attack, Result]]) -> CardRow:
 
 def make_point(attack: Attack, result: Result) -> CardPoint:
     """One result, judged from the owner's side."""
-    after, aligned, read = result.after, result.aligned, _read(result)
+    after, read = result.after, _read(result)
     missing: PointStatus = NO_KEY if attack.kind == KEY else UNREADABLE
     return CardPoint(
         strength=attack.strength,
@@ -77,7 +77,7 @@ def make_point(attack: Attack, result: Result) -> CardPoint:
         note=result.note or result.unreadable,
         figures=jsonable(result.figures),
         status_aligned=_status_aligned(result),
-        matched_aligned=None if aligned is None else aligned.matched,
+        matched_aligned=_matched_aligned(result),
         held_aligned=result.survived_aligned,
     )
 
@@ -85,6 +85,16 @@ def make_point(attack: Attack, result: Result) -> CardPoint:
 def _read(result: Result) -> Verdict | None:
     """A verdict of the attacked copy: by position, else with the anchor."""
     return result.aligned if result.after is None else result.after
+
+
+def _matched_aligned(result: Result) -> int | None:
+    """Bits read with the anchor, or by position where more ways of it were tried, if more."""
+    after, aligned = result.after, result.aligned
+    if aligned is None:
+        return None
+    if after is None or after.status != aligned.status:
+        return aligned.matched
+    return max(aligned.matched, after.matched)
 
 
 def _status_aligned(result: Result) -> Status | None:

@@ -107,7 +107,8 @@ def rotary(work: Conversion) -> dict[str, Array]:
 def _heads(work: Conversion) -> int:
     if not work.heads:
         raise AttackError(
-            "the number of attention heads is not known from a file: give it with heads"
+            "the number of attention heads is not known: give heads=..., or keep the model's"
+            " config.json beside its weights"
         )
     queries = next((n for n in work.table if re.search(r"\b(q_proj|query|wq|to_q)\b", n)), None)
     if queries is not None and len(work.table[queries]) % (2 * work.heads):

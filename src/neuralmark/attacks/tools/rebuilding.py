@@ -39,7 +39,7 @@ class Rebuilding:
         """Recognise the structure of a scene's model."""
         from neuralmark.structures import structure_of
 
-        structure = structure_of(scene.weights, scene.model, heads)
+        structure = structure_of(scene.weights, scene.model, heads or scene.heads)
         target, groups = frozenset(scene.target), list(structure.groups)
         return cls(structure, target, dict(scene.weights), scene.rng, groups)
 
