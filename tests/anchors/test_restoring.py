@@ -9,10 +9,10 @@ from neuralmark.anchors import restoring
 from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.effort import AlignOptions
-from neuralmark.anchors.locating import locate
+from neuralmark.anchors.locating import LocatedWeights, locate
 from neuralmark.anchors.locating.suspect import TableWeights
 from neuralmark.anchors.moves import Move
-from neuralmark.anchors.restoring import LocatedWeights, restore
+from neuralmark.anchors.restoring import restore
 from neuralmark.records.alignment import Alignment
 from tests.support.anchored import Table, anchor_of
 from tests.support.models import gaussian
@@ -57,7 +57,7 @@ MOVES: dict[str, tuple[Move, ...]] = {
 def test_moves_that_do_not_fit_fill_the_tensor(
     what: str, anchor: Anchor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(views: Any, _: Any, names: list[str], limit: int) -> dict[str, Aligned]:
+    def wrong(views: Any, _: Any, names: list[str], *rest: Any) -> dict[str, Aligned]:
         return {name: Aligned(MOVES[what], (), 1.0) for name in names}
 
     monkeypatch.setattr(restoring, "align", wrong)

@@ -6,7 +6,7 @@ are restored one at a time, so memory is a few times the largest of them.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEnt
 from neuralmark.anchors.cleaning import Trust, clean, rounding_of
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.factors import likeness, rescaled
-from neuralmark.anchors.locating import Located, locate
+from neuralmark.anchors.locating import Located, LocatedWeights, locate
 from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.locating.views import Stored, View
 from neuralmark.anchors.moves import Move, Moves, moved
@@ -279,26 +279,6 @@ class Restoration:
         )
         trust = Trust(anchor.size, 0.0, 0.0, rounding_of(anchor))
         return RestoredTensor(None, anchor, 1.0, trust, fate)
-
-
-class LocatedWeights(Mapping[str, Array]):
-    """What was found for each tensor of an anchor, in its layout; read when asked for."""
-
-    def __init__(self, suspect: SuspectWeights, located: Mapping[str, Located]) -> None:
-        """By the names of the anchor."""
-        self._suspect, self._located = suspect, located
-
-    def __getitem__(self, name: str) -> Array:
-        """Its values."""
-        return self._located[name].view.read(self._suspect)
-
-    def __iter__(self) -> Iterator[str]:
-        """The names of what was found."""
-        return iter(self._located)
-
-    def __len__(self) -> int:
-        """How many were found."""
-        return len(self._located)
 
 
 def _namesakes(suspect: SuspectWeights, name: str) -> list[View]:

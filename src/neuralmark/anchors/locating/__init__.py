@@ -18,7 +18,7 @@ pieces, products; on small samples, then exactly on the whole of what was chosen
     assigning   who takes what
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuralmark.anchors.anchor import Anchor
@@ -37,6 +37,7 @@ from neuralmark.anchors.locating.seeking import (
 from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.locating.views import View
 from neuralmark.core.names import canonical_name
+from neuralmark.structures.structure import Array
 
 Step = Callable[[Quest, Sequence[Wanted], Found], list[Candidate]]
 
@@ -65,6 +66,26 @@ class Located:
     """Nothing is left to align."""
     changes: tuple[str, ...] = ()
     """What was done to it, its name included."""
+
+
+class LocatedWeights(Mapping[str, Array]):
+    """What was found for each tensor of an anchor, in its layout; read when asked for."""
+
+    def __init__(self, suspect: SuspectWeights, located: Mapping[str, Located]) -> None:
+        """By the names of the anchor."""
+        self._suspect, self._located = suspect, located
+
+    def __getitem__(self, name: str) -> Array:
+        """Its values."""
+        return self._located[name].view.read(self._suspect)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of what was found."""
+        return iter(self._located)
+
+    def __len__(self) -> int:
+        """How many were found."""
+        return len(self._located)
 
 
 def locate(
