@@ -29,7 +29,7 @@ def gathered_changes(fates: Sequence[TensorFate]) -> list[tuple[str, int]]:
 
 
 def _kind(change: str) -> str:
-    plain = re.sub(r"^[\d,]+ ", "", change)
+    plain = re.sub(r"^[\d,]+ |: raise align_limit to \d+$", "", change)
     return _PLURALS.get(plain, plain)
 
 
