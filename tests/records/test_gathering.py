@@ -39,6 +39,9 @@ def test_changes_of_one_kind_are_counted_together() -> None:
     changes = ("1 dummy dropped", "permuted"), ("12 dummies dropped",), ("1 channel missing",)
     fates = [TensorFate("n", "n", 0.0, 1.0, 1.0, each) for each in changes]
     found = dict(gathered_changes(fates))
+    limits = [f"too large to align: raise align_limit to {n}" for n in (16, 25)]
+    large = [TensorFate("n", "n", 0.0, 0.0, 0.0, (each,)) for each in limits]
+    assert gathered_changes(large) == [("too large to align", 2)]
     assert found == {"dummies dropped": 2, "permuted": 1, "channels missing": 1}
 
 
