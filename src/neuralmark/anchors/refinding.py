@@ -55,7 +55,7 @@ def refound(
             continue
         likest, best = None, before.cosine + BETTER
         near = tuple(located[name].view.stored()) if name in located else ()
-        for view in _products(suspect.shapes, shape, near, used):
+        for view in products_like(suspect.shapes, shape, near, used):
             cosine = _cosine(view, suspect, anchor, name, limit)
             if cosine > best:
                 likest, best = view, cosine
@@ -74,7 +74,7 @@ def _cosine(view: Product, suspect: SuspectWeights, anchor: Anchor, name: str, l
         return 0.0
 
 
-def _products(
+def products_like(
     shapes: Mapping[str, Shape], wanted: Shape, near: Collection[str], used: Collection[str]
 ) -> list[Product]:
     """Neighbours whose product could be the tensor, channels added or removed; the likeliest few.

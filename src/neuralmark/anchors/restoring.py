@@ -72,7 +72,7 @@ class Restoration:
         self._suspect, self._anchor, self._options = suspect, anchor, options
         self._progress = progress or (lambda *_: None)
         self._marked = [entry for entry in anchor.entries if entry.role == MARKED]
-        self._sought = _sought(self._marked, options.effort)
+        self._sought = sought_names(self._marked, options.effort)
         self._progress("finding tensors", 0, 1)
         found = locate(suspect, anchor)
         self._located: dict[str, Located] = found
@@ -201,7 +201,7 @@ class LocatedWeights(Mapping[str, Array]):
         return len(self._located)
 
 
-def _sought(marked: list[AnchorEntry], effort: float) -> frozenset[str]:
+def sought_names(marked: list[AnchorEntry], effort: float) -> frozenset[str]:
     """The tensors that are looked for: a share of the weights, spread over all depths."""
     if effort >= 1:
         return frozenset(entry.name for entry in marked)

@@ -55,17 +55,25 @@ def align(
     here sees a key: whatever is decided by likeness to the anchor costs no trial.
     """
     wanted = [name for name in names if name in suspects and name in anchor]
-    found = align_transformer(suspects, anchor, wanted, limit)
-    found = found or align_groups(suspects, anchor, wanted, limit)
+    found = align_together(suspects, anchor, wanted, limit)
     for name in wanted:
         if name not in found or found[name].cosine < _ALIKE:
-            alone = _alone(suspects[name], anchor[name], limit)
+            alone = align_apart(suspects[name], anchor[name], limit)
             if name not in found or alone.cosine > found[name].cosine:
                 found[name] = alone
     return found
 
 
-def _alone(values: Array, coarse: Array, limit: int) -> Aligned:
+def align_together(
+    suspects: Weights, anchor: Anchor, names: Collection[str], limit: int = ALIGN_LIMIT
+) -> dict[str, Aligned]:
+    """What the structure of the network tells of these tensors; nothing where it is not known."""
+    found = align_transformer(suspects, anchor, names, limit)
+    return found or align_groups(suspects, anchor, names, limit)
+
+
+def align_apart(values: Array, coarse: Array, limit: int = ALIGN_LIMIT) -> Aligned:
+    """One tensor by itself, without any knowledge of the network."""
     if coarse.ndim < 2 and values.shape == coarse.shape:
         return Aligned((Move.same(len(coarse)),), (), likeness(values, coarse))
     if not can_be(values.shape, coarse.shape):
