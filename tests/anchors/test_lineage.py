@@ -1,12 +1,131 @@
-"""Two models side by side: whichever names they bear, and what luck alone would give."""
+"""Related and unrelated models told apart, in little time."""
 
 import numpy as np
+import pytest
 
-from neuralmark.anchors.lineage import ShuffledWeights, kinships
+import neuralmark
+from neuralmark.anchors import lineage
+from neuralmark.anchors.aligning import align_apart
+from neuralmark.anchors.aligning.contract import Aligned
+from neuralmark.anchors.effort import AlignOptions
+from neuralmark.anchors.lineage import kinships
 from neuralmark.anchors.locating.suspect import TableWeights
+from neuralmark.records import Lineage
 from neuralmark.structures.structure import Array
 from tests.support.models import gaussian
 from tests.support.rebuilt import anchor_of
+
+Table = dict[str, Array]
+
+
+def model(seed: int) -> Table:
+    """Embeddings that have more than half of their energy in a mean vector, and square layers."""
+    rng = np.random.default_rng(seed)
+
+    def random(*shape: int) -> Array:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    table = {"embed.weight": random(240, 48) + 1.4 * random(1, 48)}
+    for number in range(3):
+        table[f"layer{number}.weight"] = random(48, 48) + 0.5 * random(48, 1) * random(1, 48)
+    return table | {"head.weight": random(240, 48) + 1.4 * random(1, 48)}
+
+
+def rearranged(table: Table) -> Table:
+    """Every axis of every tensor in another order."""
+    rng = np.random.default_rng(9)
+    return {n: v[rng.permutation(len(v))][:, rng.permutation(v.shape[1])] for n, v in table.items()}
+
+
+def test_strangers_with_one_leading_direction_are_no_relatives() -> None:
+    for seed in (1, 2):
+        found = neuralmark.lineage(model(0), model(seed))
+        assert found.score < 0.03, found
+
+
+def test_a_damaged_and_rearranged_copy_is_a_relative() -> None:
+    rng = np.random.default_rng(3)
+    hurt = {
+        n: (v + 0.3 * v.std() * rng.standard_normal(v.shape)).astype(np.float32)
+        for n, v in model(0).items()
+    }
+    found = neuralmark.lineage(model(0), rearranged(hurt))
+    assert found.score > 0.3, found
+    assert all(0 < each.chance < 0.6 for each in found.tensors)
+
+
+def test_what_was_not_looked_for_does_not_count() -> None:
+    found = neuralmark.lineage(model(0), model(0), options=AlignOptions(effort=0.05))
+    assert found.related
+    assert found.score > 0.99
+    assert 0 < found.looked_at < 0.5
+    left = [each for each in found.tensors if not each.looked_for]
+    assert left
+    assert all(each.fate.changes == ("not looked for",) for each in left)
+    assert "of the weights looked for" in str(found)
+    assert Lineage.from_dict(found.to_dict()) == found
+
+
+def test_one_broken_tensor_costs_no_search() -> None:
+    said: list[str] = []
+    hurt = model(0)
+    hurt["layer1.weight"] = hurt["layer1.weight"].copy()
+    hurt["layer1.weight"][2, 3] = np.nan
+    found = neuralmark.lineage(model(0), hurt, progress=lambda what, *_: said.append(what))
+    fates = {each.fate.name: each for each in found.tensors}
+    assert fates["layer1.weight"].fate.changes == ("it holds NaN or infinity",)
+    assert fates["layer1.weight"].score == 0
+    assert found.score > 0.9
+    assert not any("in order" in what for what in said)
+
+
+def test_progress_names_what_is_done() -> None:
+    said: list[str] = []
+
+    def tell(what: str, done: int, total: int) -> None:
+        assert 0 <= done <= total
+        said.append(what)
+
+    neuralmark.lineage(model(0), model(1), progress=tell)
+    for part in ("finding tensors", "in order", "comparing", "in products", "what chance gives"):
+        assert any(part in what for what in said), part
+
+
+def test_searches_in_vain_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[int, ...]] = []
+
+    def counted(values: Array, coarse: Array, limit: int) -> Aligned:
+        tried.append(coarse.shape)
+        return align_apart(values, coarse, limit)
+
+    monkeypatch.setattr(lineage, "align_apart", counted)
+    monkeypatch.setattr(lineage, "IN_VAIN", 0)
+    rng = np.random.default_rng(0)
+    one, two = (
+        {f"a{i}.weight": rng.standard_normal((40, 40)).astype(np.float32) for i in range(9)}
+        for _ in range(2)
+    )
+    assert neuralmark.lineage(one, two).score < 0.05
+    assert len(tried) == lineage.PROBED + 1  # and one stranger
+    tried.clear()
+    assert neuralmark.lineage(one, rearranged(one)).score > 0.95
+    assert len(tried) > 9
+
+
+def test_a_rearranged_layer_that_was_cut_in_two_is_found() -> None:
+    rng = np.random.default_rng(0)
+    names = [f"layer{i}.weight" for i in range(3)]
+    one = {n: rng.standard_normal((24, 24, 3, 3)).astype(np.float32) for n in names}
+    two = {}
+    for name, value in one.items():
+        moved = value[rng.permutation(24)][:, rng.permutation(24)]
+        mix = np.linalg.qr(rng.standard_normal((24, 24)))[0].astype(np.float32)
+        two[name.replace("weight", "0.weight")] = np.einsum("ro,oikl->rikl", mix, moved)
+        two[name.replace("weight", "1.weight")] = mix.T[:, :, None, None].copy()
+    found = neuralmark.lineage(one, two)
+    assert found.score > 0.9, found
+    assert all("factored into two" in each.fate.changes for each in found.tensors)
+
 
 TABLE: dict[str, Array] = {"a.weight": gaussian(64, 48), "b.weight": gaussian(40, 64, seed=1)}
 
@@ -23,15 +142,3 @@ def test_tensors_that_the_first_model_lacks_are_left_out() -> None:
     less = TableWeights({"a.weight": TABLE["a.weight"]})
     found, _ = kinships(less, skeleton, TableWeights(TABLE))
     assert [each.fate.name for each in found] == ["a.weight"]
-
-
-def test_a_shuffled_model_has_the_same_values_in_other_places() -> None:
-    shuffled = ShuffledWeights(TableWeights(TABLE))
-    assert list(shuffled) == list(TABLE)
-    assert len(shuffled) == 2
-    for name, values in TABLE.items():
-        np.testing.assert_array_equal(np.sort(shuffled[name], None), np.sort(values, None))
-        assert (shuffled[name] == values).mean() < 0.01
-        np.testing.assert_array_equal(shuffled[name], shuffled[name])
-        rows = shuffled.read_rows(name, np.array([3, 1]))
-        np.testing.assert_array_equal(rows, shuffled[name][[3, 1]])

@@ -51,7 +51,7 @@ def refound(
         if name not in weak and (each.direct or name in aligned)
         for stored in each.view.stored()
     }
-    surplus = _surplus(suspect.shapes, anchor)
+    surplus = shapes_to_spare(suspect.shapes, anchor)
     for name, before in aligned.items():
         free = FreeFactors(suspect.shapes, used, surplus)
         shape = anchor.entry(name).shape
@@ -59,7 +59,7 @@ def refound(
             continue
         likest, best = None, before.cosine + BETTER
         near = tuple(located[name].view.stored()) if name in located else ()
-        for view in _products(free, shape, near):
+        for view in products_like(free, shape, near):
             cosine = _cosine(view, suspect, anchor, name, limit)
             if cosine > best:
                 likest, best = view, cosine
@@ -91,13 +91,13 @@ class FreeFactors:
         return self.shapes[one] in self.surplus or self.shapes[two] in self.surplus
 
 
-def _surplus(shapes: Mapping[str, Shape], anchor: Anchor) -> frozenset[Shape]:
+def shapes_to_spare(shapes: Mapping[str, Shape], anchor: Anchor) -> frozenset[Shape]:
     """Shapes of which the suspect has more tensors than the original had."""
     had = Counter(shape for _, shape in anchor.skeleton.shapes)
     return frozenset((Counter(shapes.values()) - had).keys())
 
 
-def _products(among: FreeFactors, wanted: Shape, near: Collection[str]) -> list[Product]:
+def products_like(among: FreeFactors, wanted: Shape, near: Collection[str]) -> list[Product]:
     """Neighbours whose product could be the tensor, channels added or removed; the likeliest few.
 
     First what lies near the part that was taken for it, then what has its lengths.

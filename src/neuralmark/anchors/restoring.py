@@ -80,7 +80,7 @@ class Restoration:
         self._suspect, self._anchor, self._options = suspect, anchor, options
         self._progress = progress or (lambda *_: None)
         self._marked = [entry for entry in anchor.entries if entry.role == MARKED]
-        self._sought = _sought(self._marked, options.effort)
+        self._sought = sought_names(self._marked, options.effort)
         found = locate(suspect, anchor, progress=self._progress)
         self._located: dict[str, Located] = dict(found)
         self._close: dict[str, Closeness] = {}
@@ -286,7 +286,7 @@ def _namesakes(suspect: SuspectWeights, name: str) -> list[View]:
     return [Stored(each) for each in suspect.shapes if canonical_name(each) == name]
 
 
-def _sought(marked: list[AnchorEntry], effort: float) -> frozenset[str]:
+def sought_names(marked: list[AnchorEntry], effort: float) -> frozenset[str]:
     """The tensors that are looked for: a share of the weights, spread over all depths."""
     if effort >= 1:
         return frozenset(entry.name for entry in marked)

@@ -23,7 +23,7 @@ MOST_SHOWN = 12
     type=float,
     default=1.0,
     show_default=True,
-    help="Share of the weights of MODEL to look for.",
+    help="Share of the weights of MODEL to look for; only these count.",
 )
 @options.align_limit_option
 @click.option(
@@ -45,7 +45,8 @@ def command(
 
     Permuted, rescaled, rotated, renamed, fused: none of it hides a relation. The score is 0 for
     models trained apart and 1 for the same weights. It is a sign of descent, not of ownership, and
-    has no exact bound: for that, verify a key. Exit code 0: related; 1: no sign of it.
+    has no exact bound: for that, verify a key. Models of a million weights take some ten seconds,
+    a plain copy less than one. Exit code 0: related; 1: no sign of it.
     """
     from neuralmark.anchors.effort import AlignOptions
     from neuralmark.api import lineage
@@ -77,6 +78,10 @@ def _show(found: "Lineage") -> None:
         ("score", f"{found.score:.3f} ({RELATED_SCORE:g} or more is related; 1 is the same)"),
         ("means", "descent, not ownership; no exact bound (a key gives both)"),
     ]
+    if found.looked_at < 1:
+        rows.append(
+            ("looked for", f"{found.looked_at:.1%} of the weights (--effort); only these count")
+        )
     ranked = sorted(found.tensors, key=lambda each: -each.weights)
     rows += [(each.fate.name, _told(each)) for each in ranked[:MOST_SHOWN]]
     if len(ranked) > MOST_SHOWN:
@@ -87,7 +92,7 @@ def _show(found: "Lineage") -> None:
 
 def _told(each: "Kinship") -> str:
     fate = each.fate
-    if not fate.found:
-        return "not found"
+    if not fate.source:
+        return ", ".join(fate.changes) or "not found"
     done = ", ".join(fate.changes[:3]) or "unchanged"
     return f"{fate.restored:.3f} alike (by chance {each.chance:.3f}): {done}"

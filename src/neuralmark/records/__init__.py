@@ -4,7 +4,13 @@ from neuralmark.records import presenting
 from neuralmark.records.alignment import Alignment, BitsRead, TensorFate
 from neuralmark.records.claim import CLAIM_FORMAT, MAX_CLAIM, Claim
 from neuralmark.records.fields import MAX_RECORD, Fields, Record, load_json, to_json
-from neuralmark.records.lineage import LINEAGE_FORMAT, RELATED_SCORE, Kinship, Lineage
+from neuralmark.records.lineage import (
+    LINEAGE_FORMAT,
+    NOT_LOOKED_FOR,
+    RELATED_SCORE,
+    Kinship,
+    Lineage,
+)
 from neuralmark.records.parts import (
     ClaimedAnchor,
     Coverage,
@@ -33,6 +39,7 @@ __all__ = [
     "LINEAGE_FORMAT",
     "MAX_CLAIM",
     "MAX_RECORD",
+    "NOT_LOOKED_FOR",
     "NOT_VERIFIED",
     "PUBLIC",
     "RELATED_SCORE",

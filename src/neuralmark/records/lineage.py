@@ -12,16 +12,20 @@ LINEAGE_FORMAT = "neuralmark-lineage/1"
 RELATED_SCORE = 0.1
 """From this score on two models count as related (docs/lineage.md says how it was set)."""
 
+NOT_LOOKED_FOR = "not looked for"
+"""Stands alone among the changes of a tensor that an effort below 1 left out."""
+
 
 @dataclass(frozen=True)
 class Kinship:
     """One tensor of the first model, and what in the second is most like it.
 
     Attributes:
-        fate: Where it was found, and what had been done to it.
+        fate: Where it was found, and what had been done to it. `restored` is its likeness once it
+            is in order, with no direction counting for more than the middle one.
         weights: How many weights it has.
-        chance: The likeness that the same procedure reaches with the same values in random order:
-            what is found in unrelated weights.
+        chance: The likeness to which the same alignment brings strangers with the same spectra; 0
+            where nothing had to be aligned.
 
     Examples:
         >>> Kinship(TensorFate("a", "b", 0.1, 0.9, 1.0), weights=100, chance=0.2).score
@@ -31,6 +35,11 @@ class Kinship:
     fate: TensorFate
     weights: int
     chance: float = 0.0
+
+    @property
+    def looked_for(self) -> bool:
+        """Whether it counts: what an effort below 1 leaves out does not."""
+        return self.fate.changes != (NOT_LOOKED_FOR,)
 
     @property
     def score(self) -> float:
@@ -69,9 +78,17 @@ class Lineage(Record):
 
     @property
     def score(self) -> float:
-        """Mean over the tensors, weighted by size: 0 for unrelated weights, 1 for the same."""
+        """Mean over what was looked for, weighted by size: 0 for unrelated weights, 1 for equal."""
+        counted = [each for each in self.tensors if each.looked_for]
+        whole = sum(each.weights for each in counted)
+        return round(sum(e.score * e.weights for e in counted) / whole, 6) if whole else 0.0
+
+    @property
+    def looked_at(self) -> float:
+        """Share of the first model's weights that was looked for: below 1 by choice (effort)."""
         whole = sum(each.weights for each in self.tensors)
-        return round(sum(e.score * e.weights for e in self.tensors) / whole, 6) if whole else 0.0
+        part = sum(each.weights for each in self.tensors if each.looked_for)
+        return round(part / whole, 6) if whole else 0.0
 
     @property
     def related(self) -> bool:
@@ -85,7 +102,8 @@ class Lineage(Record):
     def __str__(self) -> str:
         """One line; `to_json()` has everything."""
         said = "related" if self.related else "no sign of a relation"
-        return f"{said}: score {self.score:.3f} ({RELATED_SCORE:g} or more is related)"
+        part = "" if self.looked_at == 1 else f", {self.looked_at:.0%} of the weights looked for"
+        return f"{said}: score {self.score:.3f} ({RELATED_SCORE:g} or more is related{part})"
 
     def to_dict(self) -> dict[str, Any]:
         """As `neuralmark lineage --json` prints it.

@@ -2,22 +2,27 @@
 
 from pathlib import PurePath
 
-from neuralmark.records import RELATED_SCORE, Lineage
+from neuralmark.records import NOT_LOOKED_FOR, RELATED_SCORE, Kinship, Lineage
 from neuralmark.reports.alignment import fates_picture
 from neuralmark.reports.render import svg
 from neuralmark.reports.render.page import code, page, paragraphs, section, table, text
 
 _MEANS = (
     "The second model's weights were put into the order of the first's by likeness alone, then"
-    " compared. The score counts only likeness above what the same procedure finds in the second"
-    " model's own values in random order: it is 0 for models trained apart, and 1 for the same"
-    " weights."
+    " compared; no direction of a tensor counts for more than the middle one. The score counts only"
+    " likeness above what the same alignment finds in strangers that have the spectra of the second"
+    " model's tensors: it is about 0 for models trained apart, and 1 for the same weights. What was"
+    " not looked for does not count."
 )
 _NOT = (
     "It is a sign of <strong>descent, not of ownership</strong>: it does not say which model came"
     " first, or whose it is, and there is no exact bound on its error. Only a key that was in the"
     " weights before says that."
 )
+
+
+def _absent(each: Kinship) -> str:
+    return "not found" if each.looked_for else NOT_LOOKED_FOR
 
 
 def lineage_page(found: Lineage) -> str:
@@ -32,7 +37,7 @@ def lineage_page(found: Lineage) -> str:
     rows = [
         (
             code(each.fate.name),
-            code(each.fate.source) if each.fate.source else "not found",
+            code(each.fate.source) if each.fate.source else _absent(each),
             f"{each.weights:,}",
             f"{each.fate.restored:.3f}",
             f"{each.chance:.3f}",

@@ -57,19 +57,32 @@ def align(
     """
     wanted = [name for name in names if name in suspects and name in anchor]
     tell = progress or (lambda *_: None)
-    found = align_transformer(suspects, anchor, wanted, limit, tell)
-    found = found or align_groups(suspects, anchor, wanted, limit, tell)
+    found = align_together(suspects, anchor, wanted, limit, tell)
     for number, name in enumerate(wanted):
         if name not in found or found[name].cosine < ALIKE:
             tell(f"aligning {name}", number, len(wanted))
-            alone = _alone(suspects[name], anchor[name], limit)
+            alone = align_apart(suspects[name], anchor[name], limit)
             if name not in found or alone.cosine > found[name].cosine:
                 found[name] = alone
     tell("aligning tensors", len(wanted), len(wanted))
     return found
 
 
-def _alone(values: Array, coarse: Array, limit: int) -> Aligned:
+def align_together(
+    suspects: Weights,
+    anchor: Anchor,
+    names: Collection[str],
+    limit: int = ALIGN_LIMIT,
+    progress: Progress | None = None,
+) -> dict[str, Aligned]:
+    """What the structure of the network tells of these tensors; nothing where it is not known."""
+    tell = progress or (lambda *_: None)
+    found = align_transformer(suspects, anchor, names, limit, tell)
+    return found or align_groups(suspects, anchor, names, limit, tell)
+
+
+def align_apart(values: Array, coarse: Array, limit: int = ALIGN_LIMIT) -> Aligned:
+    """One tensor by itself, without any knowledge of the network."""
     if coarse.ndim < 2 and values.shape == coarse.shape:
         return Aligned((Move.same(len(coarse)),), (), likeness(values, coarse))
     if not can_be(values.shape, coarse.shape):

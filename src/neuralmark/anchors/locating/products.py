@@ -19,12 +19,16 @@ from neuralmark.anchors.locating.likeness import CONVINCING, finite, matrix
 from neuralmark.anchors.locating.seeking import LOOK, Candidate, Found, Quest, Wanted
 from neuralmark.anchors.locating.suspect import Shape
 from neuralmark.anchors.locating.views import View
+from neuralmark.anchors.resembling import resemblance
 from neuralmark.structures.structure import Array
 
 MOST_PAIRS = 1 << 16
 """How many pairs are multiplied for tensors of one shape."""
 NEIGHBOURS = 8
 """Of many tensors, only those are multiplied that are so near in the file."""
+ALIKE = 0.25
+"""Products must be so alike without their leading directions, which strangers may share: those of
+two strangers come to 0.1, of a layer's factors with noise of 0.3 deviations to 0.7 and more."""
 _TOGETHER = 32
 _HELD = 256
 """Samples of factors that are held at once."""
@@ -70,8 +74,10 @@ def _of_shape(
         made = [samples.product(one, two) for one, two in batch]
         scores = matrix(made, [wanted.sample for wanted in members])
         for wanted, row in zip(members, scores, strict=True):
-            at = int(row.argmax())
-            if row[at] >= max(CONVINCING, best[wanted.name].score if wanted.name in best else 0):
+            least = max(CONVINCING, best[wanted.name].score if wanted.name in best else 0)
+            likely = [int(i) for i in np.argsort(-row, kind="stable") if row[i] >= least]
+            at = next((i for i in likely if resemblance(made[i], wanted.sample) >= ALIKE), None)
+            if at is not None:
                 view = Product(batch[at][0].view, batch[at][1].view)
                 best[wanted.name] = quest.judged(view, wanted)
         if len(best) == len(members):
