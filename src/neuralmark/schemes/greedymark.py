@@ -7,7 +7,6 @@ parameters and the tensors, so that none of them can be chosen afterwards; it is
 and so is the public key, and both can be checked later (`check_signature`).
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -20,6 +19,7 @@ from neuralmark.core.key import (
     Placement,
     Terms,
     check_secret,
+    hashed_bits,
 )
 from neuralmark.core.readout import Array, Known, namespace
 from neuralmark.errors import ParameterError, TooFewCarriersError
@@ -40,6 +40,7 @@ class GreedyMark(Scheme):
     linear: ClassVar[bool] = False
     writes: ClassVar[bool] = False
     plain: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
     settings: ClassVar[Mapping[str, Any]] = {"divider": 2, "row": 253}
 
     def check(self, parameters: Parameters) -> None:
@@ -60,7 +61,7 @@ class GreedyMark(Scheme):
         signer = Ed25519PrivateKey.from_private_bytes(secret)
         signature = signer.sign(_statement(terms))
         public = signer.public_key().public_bytes_raw()
-        bits = _hashed(signature, parameters.bits)
+        bits = hashed_bits(signature, parameters.bits)
         extra = {
             "sizes": _sizes(terms.placement),
             "signature": np.frombuffer(signature, np.uint8),
@@ -123,16 +124,11 @@ def check_signature(mark: Mark, placement: Placement, content: bytes, anchor: by
         public.verify(signature, _statement(terms))
     except InvalidSignature:
         return False
-    return bool((_hashed(signature, len(mark.bits)) == mark.bits).all())
+    return bool((hashed_bits(signature, len(mark.bits)) == mark.bits).all())
 
 
 def _statement(terms: Terms) -> bytes:
     return terms.transcript(b"neuralmark/greedymark/2")
-
-
-def _hashed(signature: bytes, bits: int) -> Any:
-    packed = np.frombuffer(hashlib.shake_256(signature).digest((bits + 7) // 8), np.uint8)
-    return np.unpackbits(packed, count=bits)
 
 
 def _sizes(placement: Placement) -> Any:
