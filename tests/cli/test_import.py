@@ -87,7 +87,7 @@ def test_the_filter_can_be_named(tmp_path: Path) -> None:
         key = imported(source, tmp_path / f"{chosen}.nmkey", 3, "--filter", chosen)
         assert key.parameters.filter == chosen
     command = ("key", "import", source, "--rounds", 3, "-o", tmp_path / "a", "--no-passphrase")
-    call(*command, "--filter", "private").failed(2, "BadParameter")
+    call(*command, "--filter", "private").failed(2, "ParameterError")
 
 
 def test_golden_file_as_it_is(tmp_path: Path) -> None:

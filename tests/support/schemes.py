@@ -18,8 +18,8 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 STRENGTH = {"greedymark": 300.0, "stdm": 0.01}
-"""GreedyMark's published weight takes hundreds of epochs; a test has a few hundred steps. ST-DM's is
-0.01: its slope is a hundred times that of the others."""
+"""GreedyMark's published weight takes hundreds of epochs; a test has a few hundred steps. ST-DM's
+is 0.01: its slope is a hundred times that of the others."""
 
 ALL = schemes.names()
 

@@ -5,7 +5,8 @@ scheme wants the numbers themselves (a coefficient of constant size, a cell of a
 least squares: with B the basis of the numbers, the smallest d with Bᵀ(p + d) = targets.
 """
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from neuralmark.errors import InfeasibleError
 _MISSED = 1e-6
 
 
-class Aim(Protocol):
+@dataclass(frozen=True, eq=False)
+class Aim(ABC):
     """What numbers a scheme writes, and where they belong.
 
     `basis` holds a column for each number: numbers = pooled @ basis. Margins and goals are counted
@@ -24,12 +26,15 @@ class Aim(Protocol):
     larger than `most` is asked for.
     """
 
-    basis: Float
+    basis: Float = field(repr=False)
+    signs: Float = field(repr=False)
     most: float
 
+    @abstractmethod
     def margins(self, numbers: Float) -> Float:
         """Signed margin of every bit."""
 
+    @abstractmethod
     def targets(self, numbers: Float, goal: float) -> Float:
         """Where the numbers belong for every margin to be `goal`."""
 

@@ -44,12 +44,16 @@ def doubts(parameters: Parameters) -> list[str]:
 class Solver(Protocol):
     """What writing needs: the margins of pooled values, and what they lack for a goal.
 
-    `most` is the largest margin that it can give; `steady` says that the numbers are to be met, not
-    only passed, so that steps must not grow.
+    Where numbers are to be met, not only passed, steps are `steady`: they must not grow.
     """
 
-    most: float
-    steady: bool
+    @property
+    def most(self) -> float:
+        """The largest margin that it can give."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether steps must not grow."""
 
     def margins(self, pooled: Float) -> Float:
         """Signed margin of every bit."""

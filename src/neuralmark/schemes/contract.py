@@ -102,6 +102,13 @@ class Scheme(ABC):
         """The name under which it is found: that of its file."""
         return type(self).__module__.rpartition(".")[2]
 
+    @property
+    def written_by(self) -> str:
+        """How a mark gets into a model: by training, into files too, or not at all."""
+        if not self.marks:
+            return "nothing"
+        return "training and files" if self.writes else "training"
+
     # Parameters.
 
     def parameters(
@@ -277,6 +284,21 @@ class Scheme(ABC):
             True
         """
         return False
+
+    def widest(self, parameters: Parameters) -> float:
+        """Up to which size a number of pooled @ matrix reads as its sign.
+
+        Args:
+            parameters: What a key has.
+
+        Returns:
+            Infinity where the sign is all that counts; the end of a cell for a lattice.
+
+        Examples:
+            >>> neuralmark.schemes.get("neuralmark").widest(key.parameters)
+            inf
+        """
+        return math.inf
 
     def logits(self, known: Known, pooled: Array) -> Array:
         """The numbers whose signs are the bits; 0 is neither.

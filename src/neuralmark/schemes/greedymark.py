@@ -23,7 +23,7 @@ from neuralmark.core.key import (
 )
 from neuralmark.core.readout import Array, Known, namespace
 from neuralmark.errors import ParameterError, TooFewCarriersError
-from neuralmark.schemes.contract import Arrays, Scheme, total_size
+from neuralmark.schemes.contract import Arrays, Facts, Scheme, total_size
 
 MARGIN = 0.1
 SHARE = 0.01
@@ -33,6 +33,15 @@ SHARE = 0.01
 class GreedyMark(Scheme):
     """Greedy residuals against the hash of a signature."""
 
+    facts: ClassVar[Facts] = Facts(
+        origin="Liu et al. 2021",
+        bit="the mean of the larger half of a row of weights",
+        needs="the weights",
+        survives="pruning, noise and fine-tuning; rearranged channels with an anchor only",
+        costs="training only, the dearest of all; a tensor of bits x row weights",
+        proves="the exact bound: the mark is the hash of a signature over owner and tensors;"
+        " no certified radius",
+    )
     theory: ClassVar[str] = (
         "the mark is the hash of a signature that fixes owner and tensors, so it matches a foreign"
         " model like fair coins; a mark of one's own choice proves nothing"

@@ -3,7 +3,8 @@
 A layer is averaged over its output channels and projected: z = Xᵀw̄. Bit j is 1 where
 σ(α·sin(β·z_j)) is above one half, so cells of width π/β take turns: a lattice in place of one
 boundary. The published α and β are 10, and X is Gaussian. `norm` fixes the length of X's columns,
-as it multiplies β; 0 leaves them as they are drawn, about √M for M averaged weights.
+as it multiplies β; 0 leaves them as they are drawn, about √M for M averaged weights. A raw key's
+matrix is taken as it is.
 
 A claimant who chooses X and the bits has no bound. Here X follows from the secret, and the bits are
 hashed last, over everything that shapes the read-out: on a fixed model the signs are settled before
@@ -19,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark.core import readout
-from neuralmark.core.exact import ExactChange
+from neuralmark.core.exact import Aim, ExactChange
 from neuralmark.core.imprint import LeastChange
 from neuralmark.core.key import NONE, Filter, Float, Mark, Parameters, Terms, hashed_bits
 from neuralmark.core.readout import Array, Known, namespace
 from neuralmark.errors import ParameterError
-from neuralmark.schemes.contract import Arrays, Facts
+from neuralmark.schemes.contract import Facts
 from neuralmark.schemes.vanillamark import VanillaMark
 
 LOSSES = ("bce", "absolute")
@@ -38,6 +39,16 @@ _MOST = 1e6
 class STDM(VanillaMark):
     """A lattice of half-period π/β over the secret projections."""
 
+    facts: ClassVar[Facts] = Facts(
+        origin="Li, Tondi and Barni 2021",
+        bit="the sine of a projection of the layer averaged over its output channels",
+        needs="the weights",
+        survives="pruning, noise, short fine-tuning and a second mark; falls to scaling the layer,"
+        " which an anchor sets right; rearranged channels with an anchor only",
+        costs="a gradient that is α·β times steeper: train with strength 0.01",
+        proves="nothing as published: matrix and bits are free; with a derived key the exact bound;"
+        " no certified radius",
+    )
     theory: ClassVar[str] = (
         "none as published: matrix and bits may be chosen freely, and a matrix that fits can be"
         " learnt for any model; a key that derives the matrix and hashes the bits last matches a"
@@ -73,10 +84,9 @@ class STDM(VanillaMark):
         bits = hashed_bits(seed, terms.parameters.bits)
         return Mark(terms.parameters, _of_length(matrix, terms.parameters), bits)
 
-    def chosen(self, arrays: Arrays, terms: Terms) -> Mark:
-        """The maker's matrix and bits; the length of its columns is that of the parameters."""
-        mark = super().chosen(arrays, terms)
-        return Mark(mark.parameters, _of_length(mark.matrix, mark.parameters), mark.bits)
+    def widest(self, parameters: Parameters) -> float:
+        """The first cells on both sides of zero."""
+        return math.pi / float(parameters.setting("beta"))
 
     def logits(self, known: Known, pooled: Array) -> Array:
         """How far each z lies from the next boundary of the lattice; positive in cells of a 1."""
@@ -109,12 +119,9 @@ def lattice_distance(z: Array, beta: float) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class _Cells:
+class _Cells(Aim):
     """Where each projection belongs: inside the nearest cell of its bit's kind."""
 
-    basis: Float
-    most: float
-    signs: Float
     beta: float
     scale: Float
     """What a distance is multiplied by to count as it would for columns of deviation 1."""
@@ -125,7 +132,8 @@ class _Cells:
         beta = float(mark.parameters.setting("beta"))
         lengths = np.maximum(np.linalg.norm(basis, axis=0), 1e-30)
         scale = math.sqrt(len(basis)) / lengths
-        return cls(basis, _ROOM * float(scale.min()) * math.pi / (2 * beta), mark.signs, beta, scale)
+        most = _ROOM * float(scale.min()) * math.pi / (2 * beta)
+        return cls(basis, mark.signs, most, beta, scale)
 
     def margins(self, numbers: Float) -> Float:
         distance: Float = lattice_distance(numbers, self.beta) * self.signs * self.scale
@@ -141,9 +149,7 @@ class _Cells:
         return np.clip(numbers, cell * width + inside, (cell + 1) * width - inside)
 
 
-def _of_length(
-    matrix: npt.NDArray[np.float32], parameters: Parameters
-) -> npt.NDArray[np.float32]:
+def _of_length(matrix: npt.NDArray[np.float32], parameters: Parameters) -> npt.NDArray[np.float32]:
     """The matrix with columns of the length that the parameters fix; 0 leaves them."""
     norm = float(parameters.setting("norm"))
     if not norm:
