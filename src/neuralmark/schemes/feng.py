@@ -54,10 +54,10 @@ class Feng(Scheme):
         origin="Feng and Zhang 2020",
         bit="the sum of r transform coefficients of a block of selected weights",
         needs="the weights",
-        survives="pruning, noise, short fine-tuning and a second mark at strength 2; scaling;"
+        survives="pruning of half of the weights, noise, fine-tuning, second marks, scaling;"
         " rearranged channels with an anchor only",
-        costs="files in seconds; each bit moves one coefficient by strength times its size;"
-        " compensation trains the loss back",
+        costs="files in seconds; moves few weights by much (bits x block of them); compensation"
+        " trains the loss back",
         proves="nothing as published: positions and bits are free; with a derived key the exact"
         " bound, and a certified radius",
         reconstruction=True,

@@ -37,7 +37,8 @@ class GreedyMark(Scheme):
         origin="Liu et al. 2021",
         bit="the mean of the larger half of a row of weights",
         needs="the weights",
-        survives="pruning, noise and fine-tuning; rearranged channels with an anchor only",
+        survives="pruning, noise, fine-tuning, second marks, scaling; rearranged channels lose it:"
+        " a trained mark has no anchor",
         costs="training only, the dearest of all; a tensor of bits x row weights",
         proves="the exact bound: the mark is the hash of a signature over owner and tensors;"
         " no certified radius",

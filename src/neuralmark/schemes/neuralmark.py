@@ -15,8 +15,8 @@ class NeuralMark(Scheme):
         origin="the paper",
         bit="a projection of pooled carriers, chosen by the hashed watermark",
         needs="the weights",
-        survives="pruning, noise, quantisation, fine-tuning and second marks; rearranged channels"
-        " with an anchor only",
+        survives="pruning, noise, quantisation, fine-tuning, second marks, scaling; rearranged"
+        " channels with an anchor only",
         costs="files in seconds; the smallest change that gives every bit its margin",
         proves="the exact bound with a derived key, and a certified radius; nothing with a matrix"
         " of free choice",

@@ -43,9 +43,9 @@ class STDM(VanillaMark):
         origin="Li, Tondi and Barni 2021",
         bit="the sine of a projection of the layer averaged over its output channels",
         needs="the weights",
-        survives="pruning, noise, short fine-tuning and a second mark; falls to scaling the layer,"
-        " which an anchor sets right; rearranged channels with an anchor only",
-        costs="a gradient that is α·β times steeper: train with strength 0.01",
+        survives="pruning of half of the weights, noise, fine-tuning; second marks in its layer"
+        " destroy it; scaling and rearranged channels with an anchor only",
+        costs="files in seconds; in training a gradient up to α·β times as steep: strength 0.01",
         proves="nothing as published: matrix and bits are free; with a derived key the exact bound;"
         " no certified radius",
     )

@@ -35,7 +35,7 @@ class VanillaMark(Scheme):
         origin="Uchida et al. 2017",
         bit="a projection of the layer averaged over its output channels",
         needs="the weights",
-        survives="pruning, noise and short fine-tuning; second marks in the same layer weaken it;"
+        survives="pruning, noise, fine-tuning, scaling; second marks in its layer destroy it;"
         " rearranged channels with an anchor only",
         costs="files in seconds; a matrix as large as a kernel's inputs times the bits",
         proves="nothing as published: matrix and bits are free; with a derived key the exact bound,"

@@ -26,7 +26,8 @@ class VoteMark(VanillaMark):
         origin="Li et al. 2024",
         bit="the majority of T VanillaMark read-outs under noise",
         needs="the weights",
-        survives="as VanillaMark",
+        survives="pruning, noise, fine-tuning, scaling; second marks in its layer destroy it;"
+        " rearranged channels with an anchor only",
         costs="files in seconds; T read-outs at every step of a training",
         proves="nothing as published: matrix and bits are free; with a derived key the exact bound;"
         " no certified radius",
