@@ -1,6 +1,6 @@
 """The schemes that mark weights, side by side on a network trained on scikit-learn's digits.
 
-    python -m benchmarks.weight_schemes [--bits 160] [--seeds 3] [--tries 10000] [--json]
+    python -m benchmarks.weight_schemes [--bits 160] [--tries 10000] [--parts search] [--json]
 
 Every scheme marks the same layer (96·96·3·3) at strength 2: in a file, GreedyMark by training. Bits
 are counted after pruning, fine-tuning, noise, second marks, a permutation of channels (read by
@@ -45,6 +45,7 @@ from neuralmark.attacks.rewrite import Rewrite
 from neuralmark.core.readout import Known
 
 LAYER = "conv2.weight"
+PARTS = ("survival", "scaling", "compensation", "search")
 NEW = ("feng", "stdm")
 HIDDEN = ["1.weight", "3.weight"]
 STRENGTHS = (0.5, 1.0, 2.0, 3.0)
@@ -301,18 +302,24 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--bits", type=int, default=160)
     made.add_argument("--seeds", type=int, default=3)
     made.add_argument("--tries", type=int, default=10_000)
+    made.add_argument("--parts", default=",".join(PARTS), help="which parts to run")
     options = made.parse_args(arguments)
+    parts, bits = options.parts.split(","), options.bits
     report = Report("schemes that mark weights", options.json)
     data = digits()
     clean = trained(data, 0)
     report.note(f"accuracy without a mark: {accuracy(clean, data):.2f} %")
     names = [name for name in schemes.names() if schemes.get(name).marks]
     with tempfile.TemporaryDirectory() as folder:
-        each = {n: marked(n, clean, data, options.bits, Path(folder)) for n in names}
-        survival(report, each, data)
-        scaling(report, each["stdm"], data)
-    compensation(report, data, options.bits, options.seeds)
-    searching(report, clean, options.bits, options.tries)
+        if "survival" in parts:
+            survival(report, {n: marked(n, clean, data, bits, Path(folder)) for n in names}, data)
+        if "scaling" in parts:
+            (Path(folder) / "scaled").mkdir()
+            scaling(report, marked("stdm", clean, data, bits, Path(folder) / "scaled"), data)
+    if "compensation" in parts:
+        compensation(report, data, bits, options.seeds)
+    if "search" in parts:
+        searching(report, clean, bits, options.tries)
     return report.finish()
 
 

@@ -120,7 +120,8 @@ def test_embedding_binarises_one_coefficient_of_each_block(tmp_path: Path) -> No
     assert within.mean() > 0.95
     at = places[within]
     np.testing.assert_allclose(new[at], expected[at], atol=0.01 * delta)  # 0.8 % is overshoot
-    assert (new == old).sum() == len(old) - 2560
+    others = np.setdiff1d(np.arange(len(old)), places)
+    assert (new[others] == old[others]).all()
     assert made.verdict.certified_radius is not None
     assert made.verdict.certified_radius > 0
 
