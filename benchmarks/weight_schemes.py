@@ -102,8 +102,8 @@ def accuracy(model: Any, data: Data) -> float:
 def key_of(name: str, bits: int, number: int = 1) -> Key:
     """A fixed key of a scheme."""
     own: dict[str, Any] = {"row": 51} if name == "greedymark" else {}
-    pools = {"pools": 2 * bits} if name == "neuralmark" else {}
-    parameters = schemes.parameters(name, bits=bits, own=own, **pools)
+    pools = 2 * bits if name == "neuralmark" else None
+    parameters = schemes.parameters(name, bits=bits, pools=pools, own=own)
     return Key(parameters, b"", salt=bytes(32), secret=bytes([number]) * 32)
 
 

@@ -220,7 +220,7 @@ def test_keys_of_other_schemes_match_and_prove_nothing(tmp_path: Path, suffix: s
     positions = np.sort(rng.choice(weights.size, 2048, replace=False)).astype(np.int64)
     blocks = rng.standard_normal((2048, 256)).astype(np.float32)
     read = (weights.reshape(-1)[positions].astype(np.float64) @ blocks > 0).astype(np.uint8)
-    arrays = {"K": blocks, "bits": read, "positions": positions}
+    arrays: Arrays = {"K": blocks, "bits": read, "positions": positions}
     source = store(tmp_path / f"listed{suffix}", arrays)
     key = tmp_path / "feng.nmkey"
     options = ("--scheme", "feng", "--set", "block=8")

@@ -1,5 +1,6 @@
 """Training on while a mark is held: its weights stay, bit for bit, whatever the optimizer does."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def hidden(model: Any) -> np.ndarray:
     return np.concatenate([model.get_parameter(n).detach().reshape(-1).numpy() for n in HIDDEN])
 
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "momentum and decay": lambda p: torch.optim.SGD(p, 0.01, momentum=0.9, weight_decay=0.1),
     "nesterov": lambda p: torch.optim.SGD(p, 0.01, momentum=0.9, nesterov=True),
     "adamw": lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1),

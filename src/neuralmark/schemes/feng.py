@@ -215,7 +215,7 @@ def selected(stream: bytes, total: int, count: int) -> Positions:
     """Distinct positions below `total`, rising: Floyd's way, with one draw of 128 bits for each.
 
     >>> selected(bytes(range(48)), 10, 3).tolist()
-    [2, 7, 8]
+    [0, 1, 2]
     """
     words = np.frombuffer(stream, "<u8").reshape(count, 2).tolist()
     found: set[int] = set()
