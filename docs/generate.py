@@ -1,11 +1,14 @@
-"""Write docs/cli.md and docs/errors.md from the program itself (`make docs`; a test compares)."""
+"""Write docs/cli.md, docs/errors.md and the table of docs/schemes.md from the program itself.
+
+`make docs` runs it; a test compares.
+"""
 
 import inspect
 from pathlib import Path
 
 import click
 
-from neuralmark import errors
+from neuralmark import errors, schemes
 from neuralmark.cli import neuralmark
 
 HERE = Path(__file__).parent
@@ -58,7 +61,43 @@ def errors_page() -> str:
     return "\n".join([*head, "```", tree, "```", "", *table])
 
 
-PAGES = {"cli.md": cli_page, "errors.md": errors_page}
+BEGIN, END = "<!-- written by make docs -->", "<!-- until here -->"
+
+
+def schemes_page() -> str:
+    """The page of the schemes, with its table written anew from their own attributes."""
+    page = (HERE / "schemes.md").read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{schemes_table()}{END}{after}"
+
+
+def schemes_table() -> str:
+    """What each scheme needs, survives, costs and proves."""
+    heads = ["scheme", "a bit is the sign of", "written by", "settings", "needs", "survives"]
+    heads += ["costs", "proves"]
+    lines = [heads, ["---"] * len(heads)]
+    for name in schemes.names():
+        scheme = schemes.get(name)
+        facts = scheme.facts
+        star = ", **reconstruction**" if facts.reconstruction else ""
+        settings = ", ".join(f"`{name}`={value}" for name, value in scheme.settings.items())
+        lines.append(
+            [
+                f"`{name}` ({facts.origin}{star})",
+                facts.bit,
+                scheme.written_by,
+                settings or "–",
+                facts.needs,
+                facts.survives,
+                facts.costs,
+                facts.proves,
+            ]
+        )
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+PAGES = {"cli.md": cli_page, "errors.md": errors_page, "schemes.md": schemes_page}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from neuralmark.marking.rechecking import Recheck
     from neuralmark.records import Claim, Lineage, Verdict
     from neuralmark.training.attach import attach
+    from neuralmark.training.compensation import Compensation, compensate
     from neuralmark.training.handle import LiveMark
     from neuralmark.training.imprinting import imprint
 
@@ -38,6 +39,7 @@ __all__ = [
     "AttachOptions",
     "Claim",
     "Claimant",
+    "Compensation",
     "EmbedOptions",
     "Embedding",
     "InspectOptions",
@@ -54,6 +56,7 @@ __all__ = [
     "arbitrate",
     "attach",
     "attacks",
+    "compensate",
     "embed",
     "errors",
     "import_key",
@@ -72,6 +75,7 @@ _HOME = {
     "AttachOptions": "marking.options",
     "Claim": "records",
     "Claimant": "disputes",
+    "Compensation": "training.compensation",
     "EmbedOptions": "marking.options",
     "Embedding": "marking.embedding",
     "InspectOptions": "marking.options",
@@ -86,6 +90,7 @@ _HOME = {
     "VerifyOptions": "marking.options",
     "arbitrate": "disputes",
     "attach": "training.attach",
+    "compensate": "training.compensation",
     "embed": "marking.embedding",
     "import_key": "marking.matrices",
     "imprint": "training.imprinting",

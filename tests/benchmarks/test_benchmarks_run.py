@@ -35,6 +35,13 @@ def test_random_keys_are_fair_coins(tmp_path: Path) -> None:
     assert document["passed"]
 
 
+def test_schemes_of_weights(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    arguments = ["--parts", "scaling,search", "--tries", "50"]
+    document = run("weight_schemes", *arguments, cwd=tmp_path)
+    assert document["passed"]
+
+
 def test_survival_on_a_small_tensor(tmp_path: Path) -> None:
     document = run("survival", "--side", "2048", "--keys", "1", cwd=tmp_path)
     tables = document["tables"]

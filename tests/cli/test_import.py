@@ -87,7 +87,7 @@ def test_the_filter_can_be_named(tmp_path: Path) -> None:
         key = imported(source, tmp_path / f"{chosen}.nmkey", 3, "--filter", chosen)
         assert key.parameters.filter == chosen
     command = ("key", "import", source, "--rounds", 3, "-o", tmp_path / "a", "--no-passphrase")
-    call(*command, "--filter", "private").failed(2, "BadParameter")
+    call(*command, "--filter", "private").failed(2, "ParameterError")
 
 
 def test_golden_file_as_it_is(tmp_path: Path) -> None:
@@ -198,3 +198,45 @@ def test_a_raw_key_is_never_written(tmp_path: Path, model: Path) -> None:
     assert model.read_bytes() == before
     short = call("verify", model, "--key", tmp_path / "raw.nmkey", "--json")
     assert (short.code, short.json["status"]) == (1, "unprovable")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_keys_of_other_schemes_match_and_prove_nothing(tmp_path: Path, suffix: str) -> None:
+    """Their bits are free, so a read-out of any model is a key that matches it."""
+    weights = gaussian(96, 32, 3, 3)
+    save_file({"conv.weight": weights}, tmp_path / "m.safetensors")
+    averaged = weights.astype(np.float64).mean(0).reshape(-1)
+    rng = np.random.default_rng(0)
+    matrix = rng.standard_normal((288, 256)).astype(np.float32)
+    bits = (np.sin(7 * (averaged @ matrix)) > 0).astype(np.uint8)
+    source = store(tmp_path / f"sine{suffix}", {"K": matrix, "bits": bits})
+    out = tmp_path / "stdm.nmkey"
+    options = ("--scheme", "stdm", "--set", "beta=7")
+    assert call("key", "import", source, *options, "-o", out, "--no-passphrase").code == 0
+    shown = call("verify", tmp_path / "m.safetensors", "--key", out, "--json")
+    assert shown.code == 1
+    assert (shown.json["matched"], shown.json["status"]) == (256, "matches-unproven")
+
+    positions = np.sort(rng.choice(weights.size, 2048, replace=False)).astype(np.int64)
+    blocks = rng.standard_normal((2048, 256)).astype(np.float32)
+    read = (weights.reshape(-1)[positions].astype(np.float64) @ blocks > 0).astype(np.uint8)
+    arrays: Arrays = {"K": blocks, "bits": read, "positions": positions}
+    source = store(tmp_path / f"listed{suffix}", arrays)
+    key = tmp_path / "feng.nmkey"
+    options = ("--scheme", "feng", "--set", "block=8")
+    assert call("key", "import", source, *options, "-o", key, "--no-passphrase").code == 0
+    shown = call("verify", tmp_path / "m.safetensors", "--key", key, "--json")
+    assert (shown.json["matched"], shown.json["status"]) == (256, "matches-unproven")
+
+
+def test_bad_keys_of_other_schemes_are_named(tmp_path: Path) -> None:
+    source = store(tmp_path / "K.npz", {"K": K, "positions": np.arange(3, dtype=np.int32)})
+    out = ("-o", tmp_path / "a")
+    said = call("key", "import", source, "--scheme", "feng", *out).failed(2, "ParameterError")
+    assert "positions must be int64" in said
+    plain = store(tmp_path / "K.npy", {"K": K})
+    call("key", "import", plain, "--scheme", "stmd", *out).failed(2, "UnknownSchemeError")
+    call("key", "import", plain, "--scheme", "stdm", "--set", "beta", *out).failed(2, "UsageError")
+    more = ("--rounds", 4, "--set", "beta=3")
+    said = call("key", "import", plain, *more, *out).failed(2, "ParameterError")
+    assert "has no setting 'beta'" in said

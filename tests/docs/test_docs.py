@@ -23,7 +23,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["cli.md", "errors.md"])
+@pytest.mark.parametrize("page", ["cli.md", "errors.md", "schemes.md"])
 def test_generated_pages_are_current(page: str) -> None:
     written = (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert written == generator().PAGES[page](), "run 'make docs'"

@@ -15,10 +15,14 @@ SIZES: dict[str, dict[str, Any]] = {
     "neuralmark": {"pools": 320, "rounds": 2},
     "clean": {"pools": 320, "rounds": 2},
     "greedymark": {"own": {"row": 51}},
+    "stdm": {"own": {"beta": 1.0}},
 }
+"""What fits the network of tests/support/images. Its task moves a projection by more than the
+published cell of ST-DM is wide, whatever the scheme: wider cells make its mark last."""
 
-STRENGTH = {"greedymark": 300.0}
-"""GreedyMark's published weight takes hundreds of epochs; a test has a few hundred steps."""
+STRENGTH = {"greedymark": 300.0, "stdm": 0.1}
+"""GreedyMark's published weight takes hundreds of epochs; a test has a few hundred steps. ST-DM's
+slope is α·β times that of the others."""
 
 ALL = schemes.names()
 

@@ -1,10 +1,12 @@
 """Learning a secret for a mark of one's own, the weights untouched.
 
-Against VanillaMark and VoteMark this succeeds as it should: any bits, any model, because whoever
-verifies must take the matrix he is shown. NeuralMark's bits are the hash of the matrix, so every
-step of learning throws them again. A key that is derived from a secret leaves nothing to learn.
+Against VanillaMark, VoteMark, ST-DM and Feng's scheme this succeeds as it should: any bits, any
+model, because whoever verifies must take the matrix he is shown. NeuralMark's bits are the hash of
+the matrix, so every step of learning throws them again. A key that is derived from a secret leaves
+nothing to learn.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +24,7 @@ class ForgeLearn(Attack):
     """Choose bits, then fit the matrix by gradient descent."""
 
     summary: ClassVar[str] = "learn a secret matrix for freely chosen bits"
-    expects: ClassVar[str] = "VanillaMark, VoteMark: reaches 100 %; NeuralMark: stays near 50 %"
+    expects: ClassVar[str] = "a matrix of free choice: reaches 100 %; NeuralMark: stays near 50 %"
     kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "steps"
 
@@ -66,26 +68,42 @@ class ForgeLearn(Attack):
             return Key.chosen(parameters, start.matrix, bits=bits), 0
         aimed = Mark(parameters, start.matrix, bits, start.extra)
         pooled = ground.pooled(scheme.carriers(aimed, ground.placement))
-        matrix, steps = _descend(start.matrix, pooled, aimed.signs, self.steps, self.margin)
+        margin = min(self.margin, scheme.widest(parameters) / 4)
+        begun = _in_reach(start.matrix, pooled, margin, scheme.widest(parameters))
+        largest = min(4.0, scheme.widest(parameters) / 2)
+        matrix, steps = _descend(begun, pooled, aimed.signs, (self.steps, margin, largest))
         if parameters.scheme == "neuralmark":
             return Key.chosen(parameters, matrix), steps
         positions = None
-        if parameters.filter == PRIVATE:
+        if parameters.filter == PRIVATE or "filter" in aimed.extra:
             positions = scheme.carriers(aimed, ground.placement).positions()
         elif parameters.filter != NONE:
             bits = watermark(matrix, b"")  # a hashed filter makes the bits follow the matrix
         return Key.chosen(parameters, matrix, bits=bits, positions=positions), steps
 
 
+def _in_reach(matrix: np.ndarray, pooled: Float, margin: float, widest: float) -> np.ndarray:
+    """A matrix to begin with, whose numbers lie in the cells next to zero where there are cells."""
+    if math.isinf(widest):
+        return matrix
+    largest = float(np.abs(pooled @ matrix).max())
+    return matrix * np.float32(min(1.0, margin / max(largest, 1e-30)))
+
+
 def _descend(
-    matrix: np.ndarray, pooled: Float, signs: Float, steps: int, margin: float
+    matrix: np.ndarray, pooled: Float, signs: Float, course: tuple[int, float, float]
 ) -> tuple[np.ndarray, int]:
-    """Gradient descent on the cross-entropy until every logit is right by the margin."""
+    """Gradient descent on the cross-entropy until every logit is right by the margin.
+
+    `course` is the number of steps, the margin, and how far one step moves a logit at most.
+    """
+    steps, margin, largest = course
     learnt = matrix.astype(np.float64)
-    rate = 4.0 / max(float(pooled @ pooled), 1e-30)  # one step moves a logit by at most 4
+    rate = largest / max(float(pooled @ pooled), 1e-30)
     for step in range(steps):
         z = pooled @ learnt
-        if (z * signs >= margin).all():
+        short = z * signs < margin
+        if not short.any():
             return learnt.astype(np.float32), step
-        learnt -= rate * np.outer(pooled, (np.tanh(0.5 * z) - signs) * 0.5)
+        learnt -= rate * np.outer(pooled, (np.tanh(0.5 * z) - signs) * 0.5 * short)
     return learnt.astype(np.float32), steps

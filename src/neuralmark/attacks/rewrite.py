@@ -14,7 +14,6 @@ from neuralmark import schemes
 from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 from neuralmark.attacks.overwrite import own_parameters
 from neuralmark.attacks.tools.forging import Ground, drawn, ground_of
-from neuralmark.core.imprint import LeastChange
 from neuralmark.core.key import Float
 from neuralmark.core.names import canonical_name
 from neuralmark.errors import AttackError
@@ -80,7 +79,7 @@ def _written(ground: Ground, key: Key, margin: float) -> Float:
     at = carriers.positions()
     chosen = ground.weights[at]
     unit = float(chosen.std()) * float(np.sqrt(carriers.pools / carriers.per_pool))
-    shift = LeastChange(mark).change(ground.pooled(carriers), margin * unit)
+    shift = schemes.of(mark).solver(mark).change(ground.pooled(carriers), margin * unit)
     weights = ground.weights.copy()
     weights[at] += shift[carriers.pool_of(0, carriers.size)]
     return weights

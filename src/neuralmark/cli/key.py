@@ -114,7 +114,7 @@ def fingerprint(file: Path, as_json: bool) -> None:
 
 @command.command("import", short_help="Wrap a key matrix made elsewhere as a raw key.")
 @click.argument("matrix", type=options.PATH)
-@click.option("--rounds", type=int, required=True, help="Rounds of the filter it was used with.")
+@click.option("--rounds", type=int, help="Rounds of the filter it was used with.")
 @click.option(
     "--pooling",
     type=click.Choice(["strided", "contiguous"]),
@@ -125,10 +125,21 @@ def fingerprint(file: Path, as_json: bool) -> None:
 @click.option(
     "--filter",
     "chosen",
-    type=click.Choice(["tiled", "stream"]),
-    default="tiled",
+    type=click.Choice(["tiled", "stream", "private", "none"]),
+    help="How its carriers were chosen (default: tiled, or as is usual for the scheme).",
+)
+@click.option(
+    "--scheme",
+    default="neuralmark",
     show_default=True,
-    help="How its carriers were chosen.",
+    help="Whose matrix it is; 'neuralmark schemes' names them.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting that only this scheme has (may be repeated), e.g. beta=10.",
 )
 @click.option(
     "-o",
@@ -143,9 +154,11 @@ def fingerprint(file: Path, as_json: bool) -> None:
 @options.json_option
 def import_(
     matrix: Path,
-    rounds: int,
+    rounds: int | None,
     pooling: "Pooling",
-    chosen: "Filter",
+    chosen: "Filter | None",
+    scheme: str,
+    settings: tuple[str, ...],
     file: Path,
     no_passphrase: bool,
     passphrase_file: Path | None,
@@ -153,12 +166,16 @@ def import_(
 ) -> None:
     """Wrap a key matrix made elsewhere (arrays K, optional content and bits) as a raw key.
 
-    What a raw key matches is never called verified: a matrix can be fitted to a model.
+    Keys of schemes that select single weights need the array positions too. What a raw key matches
+    is never called verified: a matrix can be fitted to a model.
     """
     from neuralmark.marking.matrices import import_key
 
     _refuse_existing(file)
-    key = import_key(matrix, rounds=rounds, pooling=pooling, filter=chosen)
+    if scheme == "neuralmark" and rounds is None:
+        raise click.MissingParameter(param_hint="'--rounds'", param_type="option")
+    own = _own(settings)
+    key = import_key(matrix, rounds=rounds, pooling=pooling, filter=chosen, scheme=scheme, own=own)
     _save(key, file, passphrase_file, no_passphrase)
     _report(key, file, as_json, {})
 
@@ -215,7 +232,7 @@ def _parameters(sizes: Sizes, chosen: "Filter", model: Path | None) -> "tuple[Pa
 
 def _in_words(parameters: "Parameters") -> str:
     words = [f"{parameters.bits} bits"]
-    if parameters.pools:
+    if parameters.rounds:
         plural = "s" * (parameters.rounds != 1)
         words += [f"{parameters.pools} pools", f"{parameters.rounds} round{plural}"]
         words += [f"{parameters.filter} filter", f"{parameters.pooling} pooling"]
@@ -233,14 +250,20 @@ def _of_scheme(
 
     if model is not None:
         raise click.UsageError("--for chooses parameters of the scheme neuralmark only")
+    bits, pools, rounds = sizes
+    own = _own(settings)
+    return schemes.parameters(scheme, bits=bits, pools=pools, rounds=rounds, filter=chosen, own=own)
+
+
+def _own(settings: tuple[str, ...]) -> dict[str, Any]:
+    """The scheme's own settings, from NAME=VALUE."""
     own: dict[str, Any] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")
         if not sign:
             raise click.UsageError(f"--set takes NAME=VALUE, not {setting!r}")
         own[name] = _number(value)
-    bits, pools, rounds = sizes
-    return schemes.parameters(scheme, bits=bits, pools=pools, rounds=rounds, filter=chosen, own=own)
+    return own
 
 
 def _number(text: str) -> int | float | str:

@@ -42,7 +42,18 @@ def doubts(parameters: Parameters) -> list[str]:
 
 
 class Solver(Protocol):
-    """What writing needs: the margins of pooled values, and what they lack for a goal."""
+    """What writing needs: the margins of pooled values, and what they lack for a goal.
+
+    Where numbers are to be met, not only passed, steps are `steady`: they must not grow.
+    """
+
+    @property
+    def most(self) -> float:
+        """The largest margin that it can give."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether steps must not grow."""
 
     def margins(self, pooled: Float) -> Float:
         """Signed margin of every bit."""
@@ -53,6 +64,9 @@ class Solver(Protocol):
 
 class LeastChange:
     """Solver for one mark: the Gram matrix once, then a millisecond or so a call."""
+
+    most: float = math.inf
+    steady: bool = False
 
     def __init__(self, mark: Mark, effort: Float | float = 1.0) -> None:
         """Prepare the half-spaces of this mark; refuse lengths that cannot be met.
@@ -167,6 +181,8 @@ def strength_for(solver: LeastChange, pooled: Float, budget: float) -> float:
         return 0.0
     high, high_cost = 1.0, solver.cost(pooled, 1.0)
     while high_cost <= budget:
+        if goal_of(pooled, high) >= solver.most:
+            return high  # there is no larger margin
         low, low_cost = high, high_cost
         high *= 2.0
         high_cost = solver.cost(pooled, high)
@@ -191,7 +207,8 @@ Realise = Callable[[Float], Float]
 
 
 def lacking(solver: Solver, goal: float) -> Decide:
-    """What pooled values lack for every margin to reach `goal`."""
+    """What pooled values lack for every margin to reach `goal`, or the most that there is."""
+    goal = min(goal, solver.most)
 
     def decide(pooled: Float, overshoot: float) -> Float | None:
         if solver.margins(pooled).min() >= goal * (1 - _SLACK):
@@ -201,13 +218,20 @@ def lacking(solver: Solver, goal: float) -> Decide:
     return decide
 
 
-def settle(pooled: Float, decide: Decide, realise: Realise, *, exact: bool = False) -> Float:
+def settle(
+    pooled: Float,
+    decide: Decide,
+    realise: Realise,
+    *,
+    exact: bool = False,
+    steady: bool = False,
+) -> Float:
     """Shift the pools until every margin holds in the weights as they are written; give the shift.
 
     What is written lies on the weights' grid, some of them stay, and dithering meets a shift only
     on average. What the written weights still lack is solved for again and added to the shift,
     until the margins hold; in growing steps, as weights that have come to the end of their room
-    follow no longer. `exact` weights are written as they are computed.
+    follow no longer. `exact` weights are written as they are computed; `steady` steps never grow.
     """
     shift = np.zeros(len(pooled))
     for attempt in range(_MAX_ROUNDS):
@@ -215,7 +239,8 @@ def settle(pooled: Float, decide: Decide, realise: Realise, *, exact: bool = Fal
         more = decide(pooled, ahead)
         if more is None:
             return shift
-        shift = shift + more * min(1 + max(0, attempt - _PATIENT), _LARGEST_STEP)
+        late = 0 if steady else max(0, attempt - _PATIENT)
+        shift = shift + more * min(1 + late, _LARGEST_STEP)
         pooled = realise(shift)
     raise InfeasibleError(
         "the grid of the weights leaves no room for this margin; lower the strength, or mark the"

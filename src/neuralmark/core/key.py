@@ -326,6 +326,12 @@ def watermark(matrix: npt.NDArray[np.float32], content: bytes) -> npt.NDArray[np
     return np.unpackbits(packed, count=n)
 
 
+def hashed_bits(seed: bytes, bits: int) -> npt.NDArray[np.uint8]:
+    """First bits of SHAKE-256 over a seed, most significant first."""
+    packed = np.frombuffer(hashlib.shake_256(seed).digest((bits + 7) // 8), np.uint8)
+    return np.unpackbits(packed, count=bits)
+
+
 def derive(secret: bytes, terms: Terms) -> Mark:
     """A native key's mark under these terms."""
     check_secret(secret)

@@ -25,6 +25,7 @@ from neuralmark.lab.plan.spec import (
 )
 
 SCHEMES = ("clean", "neuralmark", "vanillamark", "greedymark", "votemark")
+"""Those that the paper compares; runs may name any other (`MarkingSpec`)."""
 MARKS = SCHEMES[1:]
 TITLES = {
     "clean": "Clean",
@@ -32,8 +33,14 @@ TITLES = {
     "vanillamark": "VanillaMark",
     "greedymark": "GreedyMark",
     "votemark": "VoteMark*",
+    "stdm": "ST-DM",
+    "feng": "Feng*",
 }
-"""VoteMark is a reconstruction: the star says so in every table."""
+"""VoteMark and Feng's scheme are reconstructions: the star says so in every table."""
+
+
+STDM_SHARE = 0.01
+"""ST-DM's published weight, where that of the others is 1."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,8 @@ def marking(
     strength = preset.training.strength
     if scheme == "greedymark":
         strength = preset.training.greedy_strength
+    if scheme == "stdm":  # its slope is α·β times that of the others
+        strength = strength * STDM_SHARE
     sizes: dict[str, Any] = dict(preset.key)
     if scheme != "neuralmark":  # the others have no pools and rounds of this kind
         sizes = {name: size for name, size in sizes.items() if name == "bits"}

@@ -121,7 +121,8 @@ class Draft:
                     largest = max(largest, float(np.abs(moves).max(initial=0.0)))
             return sums / carriers.per_pool
 
-        settle(pooled, lacking(self.solver, goal_of(pooled, strength)), realise)
+        goal = goal_of(pooled, strength)
+        settle(pooled, lacking(self.solver, goal), realise, steady=self.solver.steady)
         changed = replace(self, strength=strength, shifts=shifts)
         return replace(
             changed,
@@ -244,7 +245,7 @@ def plan(
     mark = key.at(placement)
     carriers = require_carriers(mark, placement)
     quantised = sum("dequantise" in (tensor.obstacle or "") for tensor in known)
-    LeastChange(mark)  # refuses lengths that cannot be written
+    schemes.of(mark).solver(mark)  # refuses lengths that cannot be written
     noise = key.noise(placement)
     return MarkingPlan(
         checkpoint,
@@ -272,7 +273,8 @@ def draft(
     checkpoint, carriers = planned.checkpoint, planned.carriers
     found = survey(checkpoint, planned.tensors, carriers, base=planned.base, progress=progress)
     require_room(planned, found)
-    reading, solver = found.reading, LeastChange(planned.mark, found.effort)
+    reading = found.reading
+    solver = schemes.of(planned.mark).solver(planned.mark, found.effort)
     gamma = choose_strength(solver, reading, strength, budget)
     if planned.base is not None and strength is None:
         gamma = hidden_strength(found, solver, gamma, planned.noise)

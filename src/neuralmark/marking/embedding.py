@@ -10,9 +10,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint, open_checkpoint, root_of
 from neuralmark.core.bound import SECURITY_BITS, boundary
 from neuralmark.core.carriers import Carriers
+from neuralmark.core.key import Mark
 from neuralmark.errors import CheckpointError, NeuralMarkWarning, ParameterError
 from neuralmark.keys.key import Key
 from neuralmark.marking.anchoring import anchored
@@ -215,7 +217,7 @@ def _embedding(
         carriers=carriers.size,
         weights_per_pool=carriers.per_pool,
         exposure=drafted.exposure,
-        warnings=few_carriers(carriers)
+        warnings=few_carriers(drafted.plan.mark, carriers)
         + _kept(drafted)
         + (written.notes if written else ())
         + notes,
@@ -254,9 +256,9 @@ def _notes(model: Path, planned: MarkingPlan, *, anchor: bool) -> tuple[str, ...
     return tuple(notes)
 
 
-def few_carriers(carriers: Carriers) -> tuple[str, ...]:
+def few_carriers(mark: Mark, carriers: Carriers) -> tuple[str, ...]:
     """A warning where too few weights share a pool."""
-    if carriers.per_pool >= MIN_PER_POOL:
+    if carriers.per_pool >= MIN_PER_POOL or not schemes.of(mark).pooled:
         return ()
     return (
         f"only {carriers.per_pool} carriers per pool (fewer than {MIN_PER_POOL}): the mark is"

@@ -179,7 +179,7 @@ def compare(
     if ratio and not found.samples:
         advice = f"the marked tensors cannot hide a mark: {found.parts[0].why}"
     if found.samples:
-        solver = LeastChange(planned.mark, found.effort)
+        solver = schemes.of(planned.mark).solver(planned.mark, found.effort)
         seen = [(s, exposure_at(found, solver, s, planned.noise)) for s in STRENGTHS]
         advice = _advice(dict(seen), explained(found))
     unmoved = float(np.mean([update.unmoved for update in updates]))

@@ -2,16 +2,29 @@
 
 import math
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
-from neuralmark.core.key import MAX_CONTENT, MAX_ENTRIES, TILED, Filter, Pooling, watermark
+from neuralmark.core.key import (
+    MAX_CONTENT,
+    MAX_ENTRIES,
+    NONE,
+    TILED,
+    Filter,
+    Pooling,
+    watermark,
+)
 from neuralmark.errors import KeyFileError, ParameterError
 from neuralmark.keys.key import Key
 
+OWN_SCHEME = "neuralmark"
 NPY_MAGIC = b"\x93NUMPY"
 _MAX_NPY_HEADER = 4096
 _NPY = re.compile(
@@ -25,20 +38,25 @@ _NPY = re.compile(
 def import_key(
     path: str | Path,
     *,
-    rounds: int,
+    rounds: int | None = None,
     pooling: Pooling = "strided",
-    filter: Filter = TILED,  # noqa: A002 - the name it has everywhere
+    filter: Filter | None = None,  # noqa: A002 - the name it has everywhere
+    scheme: str = OWN_SCHEME,
+    own: Mapping[str, Any] | None = None,
 ) -> Key:
     """Make a raw key of a float32 matrix `K`, optional `content` bytes and optional `bits`.
 
-    From .npz or safetensors, or one matrix in .npy. Bits that do not hash from K and the content
-    are refused: they would belong to another matrix.
+    From .npz or safetensors, or one matrix in .npy. NeuralMark's bits are the hash of K and the
+    content, and others are refused: they would belong to another matrix. Other schemes take any
+    bits, and `positions` (whole numbers) where the key selects single weights.
 
     Args:
         path: The file that holds the matrix.
-        rounds: How many times the filter is applied.
+        rounds: How many times the filter is applied; NeuralMark's have to be given.
         pooling: How carriers are pooled, `strided` or `contiguous`.
-        filter: How carriers are chosen, `tiled` or `stream`.
+        filter: How carriers are chosen; by default `tiled`, or as is usual for the scheme.
+        scheme: Whose matrix it is.
+        own: Settings that only this scheme has, by name.
 
     Returns:
         A raw key, which can match but never proves anything.
@@ -46,6 +64,7 @@ def import_key(
     Raises:
         KeyFileError: The file cannot be read, has no K, or its bits are of another matrix.
         ParameterError: K is not a float32 matrix, or a value is out of range.
+        UnknownSchemeError: There is no scheme of this name.
 
     Examples:
         >>> import numpy as np
@@ -54,15 +73,56 @@ def import_key(
         'raw'
     """
     path = Path(path)
+    if scheme == OWN_SCHEME and rounds is None:
+        raise ParameterError("give the rounds of the filter that this matrix was used with")
+    found = _found_in(path)
+    if scheme == OWN_SCHEME:
+        assert rounds is not None
+        if own:
+            raise ParameterError(f"the scheme {scheme} has no setting {min(own)!r}")
+        key = Key.raw(found.matrix, rounds, pooling, found.content, filter or TILED)
+        if found.bits is not None:
+            _check_bits(path, found.bits, key)
+        return key
+    pools, bits = found.matrix.shape
+    parameters = schemes.parameters(
+        scheme,
+        bits=bits,
+        pools=None if filter in (None, NONE) else pools,
+        rounds=rounds,
+        filter=filter,
+        own=own,
+    )
+    return Key.chosen(
+        parameters,
+        found.matrix,
+        bits=found.bits,
+        positions=found.positions,
+        content=found.content,
+    )
+
+
+@dataclass(frozen=True)
+class _FoundArrays:
+    """What a file made elsewhere holds."""
+
+    matrix: npt.NDArray[np.float32]
+    content: bytes = b""
+    bits: npt.NDArray[np.uint8] | None = None
+    positions: npt.NDArray[np.int64] | None = None
+
+
+def _found_in(path: Path) -> _FoundArrays:
     try:
         with path.open("rb") as file:
             magic = file.read(len(NPY_MAGIC))
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read ({error.strerror})") from None
     if magic == NPY_MAGIC:
-        return Key.raw(_npy(path), rounds, pooling, filter=filter)
+        return _FoundArrays(_npy(path))
     checkpoint = open_checkpoint(path)
-    if "K" not in checkpoint.names():
+    names = checkpoint.names()
+    if "K" not in names:
         raise KeyFileError(f"{path}: has no array named K")
     info = checkpoint.info("K")
     if info.dtype != "F32" or len(info.shape) != 2:
@@ -71,21 +131,23 @@ def import_key(
             f" of shape {info.shape}"
         )
     matrix = np.frombuffer(_bytes(checkpoint, "K", 4 * MAX_ENTRIES), "<f4").reshape(info.shape)
-    content = b""
-    if "content" in checkpoint.names():
-        content = _bytes(checkpoint, "content", MAX_CONTENT)
-    key = Key.raw(matrix, rounds, pooling, content, filter)
-    if "bits" in checkpoint.names():
+    content = _bytes(checkpoint, "content", MAX_CONTENT) if "content" in names else b""
+    bits = positions = None
+    if "bits" in names:
         if checkpoint.info("bits").dtype not in ("U8", "I8", "BOOL"):
             raise ParameterError(f"{path}: bits must be uint8 or bool, one element per bit")
-        _check_bits(path, _bytes(checkpoint, "bits", 1 << 20), key)
-    return key
+        bits = np.frombuffer(_bytes(checkpoint, "bits", 1 << 20), np.uint8)
+    if "positions" in names:
+        if checkpoint.info("positions").dtype != "I64":
+            raise ParameterError(f"{path}: positions must be int64, one element per weight")
+        positions = np.frombuffer(_bytes(checkpoint, "positions", 8 * MAX_ENTRIES), "<i8")
+    return _FoundArrays(matrix, content, bits, positions)
 
 
-def _check_bits(path: Path, stored: bytes, key: Key) -> None:
+def _check_bits(path: Path, stored: npt.NDArray[np.uint8], key: Key) -> None:
     """`bits` holds one byte per bit (uint8 or bool)."""
     assert key.matrix is not None
-    if stored != watermark(key.matrix, key.content).tobytes():
+    if stored.tobytes() != watermark(key.matrix, key.content).tobytes():
         raise KeyFileError(
             f"{path}: its bits are not the hash of K and the content; a key whose bits were chosen"
             " freely proves nothing and is refused"

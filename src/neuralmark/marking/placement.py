@@ -202,16 +202,16 @@ def auto(tensors: Iterable[Tensor], parameters: Parameters, spread: Spread = WID
         chosen.append(tensor)
         total += tensor.info.size
     chosen.sort(key=lambda tensor: natural(tensor.name))
-    per_pool = expected_per_pool(total, parameters.pools, parameters.rounds)
     if not chosen:
         return Choice((), f"no floating-point matrix of at least {MIN_TENSOR:,} weights")
     which = "largest " if spread == QUICK else ""
     some = f"{len(chosen)} of {len(candidates)}" if len(chosen) < len(candidates) else "all"
     plural = "s" * (len(candidates) != 1)
-    why = (
-        f"{spread}: {some} {which}inner weight tensor{plural}, {total:,} weights, about"
-        f" {per_pool:,.0f} carriers per pool"
-    )
+    room = f"{parameters.pools:,} of them selected by the key"
+    if scheme.pooled:
+        per_pool = expected_per_pool(total, parameters.pools, parameters.rounds)
+        room = f"about {per_pool:,.0f} carriers per pool"
+    why = f"{spread}: {some} {which}inner weight tensor{plural}, {total:,} weights, {room}"
     return Choice(tuple(chosen), why)
 
 

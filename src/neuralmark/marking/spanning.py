@@ -13,7 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from neuralmark import schemes
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, decode
+from neuralmark.core.exact import ExactChange
 from neuralmark.core.imprint import goal_of, least_helping
 from neuralmark.core.key import Float
 from neuralmark.errors import InfeasibleError, ParameterError
@@ -55,6 +57,8 @@ class SpanSolver:
     """K with its columns turned towards the watermark."""
     gram: Float = field(repr=False)
     """What the spans let of it through."""
+    most: float = math.inf
+    steady: bool = False
 
     def margins(self, pooled: Float) -> Float:
         """Signed margin of every bit."""
@@ -125,7 +129,11 @@ def draft_in_span(
     """Compute a mark inside the adapters' spans: strength 2, or what a quarter of them buys."""
     if planned.base is None:
         raise ParameterError("marking inside an adapter's span needs the base (base=...)")
-    carriers = planned.carriers
+    scheme, carriers = schemes.of(planned.mark), planned.carriers
+    if isinstance(scheme.solver(planned.mark), ExactChange):
+        raise ParameterError(
+            f"{scheme.name} is not written inside an adapter's span: leave in_span out"
+        )
     found = survey(
         planned.checkpoint, planned.tensors, carriers, base=planned.base, progress=progress
     )

@@ -7,24 +7,29 @@ nothing to do with the watermark; whoever may choose it freely can forge with it
 `forge-identity`).
 """
 
-import hashlib
 import math
 
 import numpy as np
 import numpy.typing as npt
 
 from neuralmark.core.carriers import Carriers, Listed, Tiled, expected_per_pool
-from neuralmark.core.key import NONE, PRIVATE, Mark, Parameters, Placement, Terms
+from neuralmark.core.key import (
+    NONE,
+    PRIVATE,
+    Mark,
+    Parameters,
+    Placement,
+    Terms,
+    hashed_bits,
+)
 from neuralmark.errors import ParameterError, TooFewCarriersError
 from neuralmark.schemes.contract import total_size
 
 
 def private_pattern(secret: bytes, terms: Terms) -> npt.NDArray[np.uint8]:
     """The pattern of a native key's private filter: n bits that follow from the secret only."""
-    bits = terms.parameters.bits
     seed = terms.transcript(b"neuralmark/private/2", secret)
-    packed = np.frombuffer(hashlib.shake_256(seed).digest((bits + 7) // 8), np.uint8)
-    return np.unpackbits(packed, count=bits)
+    return hashed_bits(seed, terms.parameters.bits)
 
 
 def pools_of(parameters: Parameters, placement: Placement) -> int:

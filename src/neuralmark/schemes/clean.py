@@ -3,12 +3,21 @@
 from typing import ClassVar
 
 from neuralmark.core.readout import Array, Known
+from neuralmark.schemes.contract import Facts
 from neuralmark.schemes.neuralmark import NeuralMark
 
 
 class Clean(NeuralMark):
     """Reads like NeuralMark and writes nothing: what it finds is chance."""
 
+    facts: ClassVar[Facts] = Facts(
+        origin="control of every comparison",
+        bit="what NeuralMark would read",
+        needs="the weights",
+        survives="nothing is there to survive",
+        costs="nothing",
+        proves="nothing",
+    )
     theory: ClassVar[str] = "nothing is written, so every match is chance"
     marks: ClassVar[bool] = False
     linear: ClassVar[bool] = False

@@ -10,6 +10,7 @@ gradients reach the weights, without the scheme knowing of any of it.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,11 +18,13 @@ import numpy.typing as npt
 
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
+from neuralmark.core.imprint import LeastChange
 from neuralmark.core.key import (
     FILTERS,
     NONE,
     TILED,
     Filter,
+    Float,
     Mark,
     Own,
     Parameters,
@@ -35,6 +38,33 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 """What a raw key holds: `matrix` (pools x bits) and whatever else its maker chose freely."""
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a user should know of a scheme before choosing it; `neuralmark schemes` prints it.
+
+    Attributes:
+        origin: Who published it.
+        bit: What number's sign a bit is.
+        needs: What verification needs to look at.
+        survives: Which attacks it survives, and which not.
+        costs: What it changes or how long it takes.
+        proves: What a full match proves: as published, and with a key derived from a secret.
+        reconstruction: Whether only its idea was published, and the details are ours.
+
+    Examples:
+        >>> neuralmark.schemes.get("feng").facts.reconstruction
+        True
+    """
+
+    origin: str = ""
+    bit: str = ""
+    needs: str = ""
+    survives: str = ""
+    costs: str = ""
+    proves: str = ""
+    reconstruction: bool = False
+
+
 class Scheme(ABC):
     """Base of all schemes; stateless, so one instance serves everybody.
 
@@ -42,12 +72,14 @@ class Scheme(ABC):
         theory: What its own theory says of the chance of a false match, in one sentence.
         marks: Whether it writes anything (the control `clean` does not).
         linear: Whether `logits` is pooled @ matrix: then a radius can be certified.
-        writes: Whether pooled @ matrix with the right signs makes the mark: then it can be written
-            post hoc and kept by projection.
+        writes: Whether a `solver` finds the weights that hold the mark: then it can be written post
+            hoc and kept by projection.
         plain: Whether the loss is that of `readout.loss` on these logits, with a gradient in closed
             form. Others are differentiated by autograd.
+        pooled: Whether weights share pools; where each stands alone, few of them are no fault.
         filters: The filters that it can be used with, the usual one first.
         settings: The scheme's own settings and their defaults.
+        facts: What to know before choosing it.
 
     Examples:
         >>> scheme = neuralmark.schemes.get("votemark")
@@ -60,13 +92,22 @@ class Scheme(ABC):
     linear: ClassVar[bool] = True
     writes: ClassVar[bool] = True
     plain: ClassVar[bool] = True
+    pooled: ClassVar[bool] = True
     filters: ClassVar[tuple[Filter, ...]] = (NONE,)
     settings: ClassVar[Mapping[str, Any]] = {}
+    facts: ClassVar[Facts] = Facts()
 
     @property
     def name(self) -> str:
         """The name under which it is found: that of its file."""
         return type(self).__module__.rpartition(".")[2]
+
+    @property
+    def written_by(self) -> str:
+        """How a mark gets into a model: by training, into files too, or not at all."""
+        if not self.marks:
+            return "nothing"
+        return "training and files" if self.writes else "training"
 
     # Parameters.
 
@@ -121,12 +162,7 @@ class Scheme(ABC):
             >>> neuralmark.schemes.get("neuralmark").check(key.parameters)
         """
         self._check_filter(parameters.filter)
-        if parameters.filter == NONE and (parameters.rounds or parameters.pools):
-            raise ParameterError(
-                f"{self.name} without a filter takes neither pools nor rounds: leave them out"
-            )
-        if parameters.filter != NONE and not (parameters.rounds and parameters.pools):
-            raise ParameterError("a filter needs rounds and pools: give both, or leave both out")
+        self._check_sizes(parameters)
         known = set(self.settings)
         unknown = sorted(set(dict(parameters.own)) - known)
         if unknown:
@@ -139,6 +175,14 @@ class Scheme(ABC):
             number = isinstance(default, int | float)
             if number != isinstance(value, int | float):
                 raise ParameterError(f"{name} must be like {default!r}, not {value!r}")
+
+    def _check_sizes(self, parameters: Parameters) -> None:
+        if parameters.filter == NONE and (parameters.rounds or parameters.pools):
+            raise ParameterError(
+                f"{self.name} without a filter takes neither pools nor rounds: leave them out"
+            )
+        if parameters.filter != NONE and not (parameters.rounds and parameters.pools):
+            raise ParameterError("a filter needs rounds and pools: give both, or leave both out")
 
     def _check_filter(self, chosen: str) -> None:
         if chosen not in self.filters:
@@ -241,6 +285,21 @@ class Scheme(ABC):
         """
         return False
 
+    def widest(self, parameters: Parameters) -> float:
+        """Up to which size a number of pooled @ matrix reads as its sign.
+
+        Args:
+            parameters: What a key has.
+
+        Returns:
+            Infinity where the sign is all that counts; the end of a cell for a lattice.
+
+        Examples:
+            >>> neuralmark.schemes.get("neuralmark").widest(key.parameters)
+            inf
+        """
+        return math.inf
+
     def logits(self, known: Known, pooled: Array) -> Array:
         """The numbers whose signs are the bits; 0 is neither.
 
@@ -279,6 +338,31 @@ class Scheme(ABC):
             0.693
         """
         return readout.loss(self.logits(known, pooled), known.bits)
+
+    def solver(self, mark: Mark, effort: Float | float = 1.0) -> LeastChange:
+        """What finds the smallest change that writes the mark; asked only of schemes that write.
+
+        By default every logit of pooled @ matrix gets the sign of its bit and at least a margin. A
+        scheme that wants more than signs gives an `ExactChange`.
+
+        Args:
+            mark: A key at one placement.
+            effort: Norm of the change of the weights that a shift of a pool's mean by 1 takes.
+
+        Returns:
+            The solver.
+
+        Raises:
+            InfeasibleError: This many bits cannot be written into these pools.
+
+        Examples:
+            >>> mark = key.at((("layer1.weight", (128, 128)),))
+            >>> solver = neuralmark.schemes.get("neuralmark").solver(mark)
+            >>> pooled = np.random.default_rng(0).standard_normal(320)
+            >>> bool(solver.margins(pooled + solver.change(pooled, 1.0)).min() > 0.999)
+            True
+        """
+        return LeastChange(mark, effort)
 
 
 def total_size(placement: Placement) -> int:

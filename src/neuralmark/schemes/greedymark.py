@@ -7,7 +7,6 @@ parameters and the tensors, so that none of them can be chosen afterwards; it is
 and so is the public key, and both can be checked later (`check_signature`).
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -20,10 +19,11 @@ from neuralmark.core.key import (
     Placement,
     Terms,
     check_secret,
+    hashed_bits,
 )
 from neuralmark.core.readout import Array, Known, namespace
 from neuralmark.errors import ParameterError, TooFewCarriersError
-from neuralmark.schemes.contract import Arrays, Scheme, total_size
+from neuralmark.schemes.contract import Arrays, Facts, Scheme, total_size
 
 MARGIN = 0.1
 SHARE = 0.01
@@ -33,6 +33,16 @@ SHARE = 0.01
 class GreedyMark(Scheme):
     """Greedy residuals against the hash of a signature."""
 
+    facts: ClassVar[Facts] = Facts(
+        origin="Liu et al. 2021",
+        bit="the mean of the larger half of a row of weights",
+        needs="the weights",
+        survives="pruning, noise, fine-tuning, second marks, scaling; rearranged channels lose it:"
+        " a trained mark has no anchor",
+        costs="training only, the dearest of all; a tensor of bits x row weights",
+        proves="the exact bound: the mark is the hash of a signature over owner and tensors;"
+        " no certified radius",
+    )
     theory: ClassVar[str] = (
         "the mark is the hash of a signature that fixes owner and tensors, so it matches a foreign"
         " model like fair coins; a mark of one's own choice proves nothing"
@@ -40,6 +50,7 @@ class GreedyMark(Scheme):
     linear: ClassVar[bool] = False
     writes: ClassVar[bool] = False
     plain: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
     settings: ClassVar[Mapping[str, Any]] = {"divider": 2, "row": 253}
 
     def check(self, parameters: Parameters) -> None:
@@ -60,7 +71,7 @@ class GreedyMark(Scheme):
         signer = Ed25519PrivateKey.from_private_bytes(secret)
         signature = signer.sign(_statement(terms))
         public = signer.public_key().public_bytes_raw()
-        bits = _hashed(signature, parameters.bits)
+        bits = hashed_bits(signature, parameters.bits)
         extra = {
             "sizes": _sizes(terms.placement),
             "signature": np.frombuffer(signature, np.uint8),
@@ -123,16 +134,11 @@ def check_signature(mark: Mark, placement: Placement, content: bytes, anchor: by
         public.verify(signature, _statement(terms))
     except InvalidSignature:
         return False
-    return bool((_hashed(signature, len(mark.bits)) == mark.bits).all())
+    return bool((hashed_bits(signature, len(mark.bits)) == mark.bits).all())
 
 
 def _statement(terms: Terms) -> bytes:
     return terms.transcript(b"neuralmark/greedymark/2")
-
-
-def _hashed(signature: bytes, bits: int) -> Any:
-    packed = np.frombuffer(hashlib.shake_256(signature).digest((bits + 7) // 8), np.uint8)
-    return np.unpackbits(packed, count=bits)
 
 
 def _sizes(placement: Placement) -> Any:

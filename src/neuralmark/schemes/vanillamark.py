@@ -25,12 +25,22 @@ from neuralmark.core.key import (
 )
 from neuralmark.errors import UnsuitableTensorError
 from neuralmark.schemes import _filters as filters
-from neuralmark.schemes.contract import Scheme
+from neuralmark.schemes.contract import Facts, Scheme
 
 
 class VanillaMark(Scheme):
     """Uchida's scheme, with or without a filter before it."""
 
+    facts: ClassVar[Facts] = Facts(
+        origin="Uchida et al. 2017",
+        bit="a projection of the layer averaged over its output channels",
+        needs="the weights",
+        survives="pruning, noise, fine-tuning, scaling; second marks in its layer destroy it;"
+        " rearranged channels with an anchor only",
+        costs="files in seconds; a matrix as large as a kernel's inputs times the bits",
+        proves="nothing as published: matrix and bits are free; with a derived key the exact bound,"
+        " and a certified radius",
+    )
     theory: ClassVar[str] = (
         "none as published: the secret matrix may be chosen freely, and one that fits can be learnt"
         " for any model; a key that derives matrix and bits from a secret matches a foreign model"

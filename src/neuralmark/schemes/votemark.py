@@ -13,7 +13,7 @@ from neuralmark.core import readout
 from neuralmark.core.key import Mark, Parameters, Terms, bell_matrix
 from neuralmark.core.readout import Array, Known, namespace
 from neuralmark.errors import ParameterError
-from neuralmark.schemes.contract import Arrays
+from neuralmark.schemes.contract import Arrays, Facts
 from neuralmark.schemes.vanillamark import VanillaMark
 
 MAX_VOTES = 999
@@ -22,6 +22,17 @@ MAX_VOTES = 999
 class VoteMark(VanillaMark):
     """VanillaMark with noise and majority voting (reconstructed)."""
 
+    facts: ClassVar[Facts] = Facts(
+        origin="Li et al. 2024",
+        bit="the majority of T VanillaMark read-outs under noise",
+        needs="the weights",
+        survives="pruning, noise, fine-tuning, scaling; second marks in its layer destroy it;"
+        " rearranged channels with an anchor only",
+        costs="files in seconds; T read-outs at every step of a training",
+        proves="nothing as published: matrix and bits are free; with a derived key the exact bound;"
+        " no certified radius",
+        reconstruction=True,
+    )
     theory: ClassVar[str] = VanillaMark.theory
     linear: ClassVar[bool] = False
     plain: ClassVar[bool] = False

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
-from neuralmark.core.imprint import LeastChange, goal_of
+from neuralmark import schemes
+from neuralmark.core.imprint import goal_of
 from neuralmark.errors import InfeasibleError, NeuralMarkError
 from neuralmark.keys.key import Key
 from neuralmark.marking.drafting import (
@@ -87,7 +88,7 @@ def write_mark(
     before = [source.values() for source in site.sources]
     seed = site.key.noise(site.placement, site.anchor_digest)
     fields = found_fields(site.sources, seed, _sizes(site), named=named)
-    solver = LeastChange(site.mark, _effort(site, fields, before))
+    solver = schemes.of(site.mark).solver(site.mark, _effort(site, fields, before))
     chosen = choose_strength(solver, reading, strength, budget)
     for _ in range(_BUDGET_TRIES):
         live = LiveMark(site, Settings("projection", chosen), fields)
@@ -115,7 +116,7 @@ def write_mark(
         change_largest=largest,
         carriers=site.carriers.size,
         weights_per_pool=site.carriers.per_pool,
-        warnings=few_carriers(site.carriers) + _kept(site, fields),
+        warnings=few_carriers(site.mark, site.carriers) + _kept(site, fields),
     )
 
 

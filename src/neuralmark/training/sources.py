@@ -133,6 +133,14 @@ class Direct(_Base):
         if self.mirror is not None:
             self.mirror.detach().copy_(self.tensor.detach())
 
+    @torch.no_grad()
+    def clear(self, tensor: torch.Tensor) -> None:
+        """Set to zero, at the carriers' places, a tensor of the same shape and layout."""
+        if tensor.layout != torch.strided:
+            raise UnsuitableTensorError(f"{self.name!r} has {SPARSE}")
+        with _flat(self._local(tensor.detach())) as flat:
+            flat.index_fill_(0, self.index(), 0.0)
+
     def _local(self, tensor: torch.Tensor) -> torch.Tensor:
         return local(tensor) if self._distributed else tensor
 

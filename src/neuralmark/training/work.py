@@ -147,7 +147,7 @@ class MarkWork:
             last = found = self.pools_of(before)
             reading = reading_of(found, site.carriers)
             if self._solver is None:
-                self._solver = imprint.LeastChange(site.mark)
+                self._solver = self.scheme.solver(site.mark)
             fields = self._fields_now()
             exact = all(field.exact for field in fields)
             if goal is None:
@@ -165,7 +165,8 @@ class MarkWork:
                 return reading_of(last, site.carriers).pooled
 
             decide = agreed(imprint.lacking(self._solver, goal), self._deciders())
-            imprint.settle(reading.pooled, decide, realise, exact=exact)
+            steady = self._solver.steady
+            imprint.settle(reading.pooled, decide, realise, exact=exact, steady=steady)
             return last
 
     # Machinery.

@@ -1,0 +1,66 @@
+"""2,000 secrets of every scheme on weights that a network learnt: matches must be coin flips."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.stats import binom, chisquare
+
+from neuralmark import Key, schemes
+from neuralmark.core.readout import Known
+from tests.support.learnt import weights_of
+from tests.support.schemes import ALL
+
+KEYS, BITS = 2000, 64
+SIZES = {
+    "neuralmark": {"pools": 128, "rounds": 1},
+    "clean": {"pools": 128, "rounds": 1},
+    "greedymark": {"own": {"row": 31}},
+}
+
+
+@pytest.fixture(scope="module")
+def weights() -> np.ndarray:
+    return weights_of("digits")["conv2.weight"][:32, :, :, :]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_matches_follow_the_binomial_law(name: str, weights: np.ndarray) -> None:
+    parameters = schemes.parameters(name, bits=BITS, **SIZES.get(name, {}))  # type: ignore[arg-type]
+    scheme, flat = schemes.get(name), weights.astype(np.float64).reshape(-1)
+    placement = (("conv2.weight", weights.shape),)
+    counts = np.zeros(BITS + 1, np.int64)
+    for number in range(KEYS):
+        secret = number.to_bytes(32, "little")
+        mark = Key(parameters, b"", salt=bytes(32), secret=secret).at(placement)
+        carriers = scheme.carriers(mark, placement)
+        pooled = flat[carriers.positions()].reshape(-1, carriers.pools).mean(0)
+        known = Known.of(mark)
+        counts[int((scheme.logits(known, pooled) * known.signs > 0).sum())] += 1
+
+    at = np.arange(BITS + 1)
+    mean = float(counts @ at) / KEYS
+    variance = float(counts @ (at - mean) ** 2) / (KEYS - 1)
+    assert abs(mean - BITS / 2) < 4 * np.sqrt(BITS / 4 / KEYS)
+    assert abs(variance / (BITS / 4) - 1) < 4 * np.sqrt(2 / KEYS)
+    assert chi_square(counts) > 1e-4
+
+
+def chi_square(counts: np.ndarray) -> float:
+    """How likely counts as odd as these are, if every bit is a fair coin."""
+    expected = binom.pmf(np.arange(BITS + 1), BITS, 0.5) * KEYS
+    inner = np.flatnonzero(expected >= 5)
+    edges = [0, *range(int(inner[0]) + 1, int(inner[-1]) + 1), BITS + 1]
+    bins = [(counts[low:high].sum(), expected[low:high].sum()) for low, high in pairwise(edges)]
+    found = chisquare([seen for seen, _ in bins], [wanted for _, wanted in bins])
+    return float(found.pvalue)
+
+
+def test_the_check_sees_coins_that_are_not_fair() -> None:
+    rng = np.random.default_rng(0)
+    fair = np.bincount(rng.binomial(BITS, 0.5, KEYS), minlength=BITS + 1)
+    shared = np.bincount(2 * rng.binomial(BITS // 2, 0.5, KEYS), minlength=BITS + 1)
+    bent = np.bincount(rng.binomial(BITS, 0.52, KEYS), minlength=BITS + 1)
+    assert chi_square(fair) > 1e-4
+    assert chi_square(shared) < 1e-4
+    assert chi_square(bent) < 1e-4

@@ -1,0 +1,1 @@
+"""The schemes, one by one; what all have in common is in conformance/."""
