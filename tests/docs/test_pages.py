@@ -23,6 +23,7 @@ JOURNEYS = {
     "docs/index.md": ("VERIFIED",),
     "docs/owner.md": ("VERIFIED", "True 256 256 -255.0"),
     "docs/judge.md": ("VERIFIED", '"verified": true', "OWNER: Acme"),
+    "docs/anchors.md": ("VERIFIED", "position 256"),
     "docs/researcher.md": ("forge-identity", "greedymark", "overlap"),
     "docs/method.md": (),
     "docs/threat-model.md": (),
