@@ -3,8 +3,9 @@
 Derived pairs: noise, pruning, quantisation, fine-tuning, several of them at once, and each of these
 restructured in every way. Independent pairs: other seeds of the same network, networks of other
 kinds and depths, random weights. At least 30 of each; the area under the curve (AUC) is printed,
-and the largest score of an independent and the smallest of a derived pair. The limit was chosen on
-the networks in CHOSEN; the others only validate it. Progress goes to stderr, a line for each pair.
+and the largest score of an independent and the smallest of a derived pair. The measure was chosen
+on the networks in CHOSEN; the others only validate it. Progress goes to
+stderr, a line for each pair.
 
     python -m benchmarks.lineage --data DIR --work DIR [--also DIR] [--json]
 
@@ -28,8 +29,8 @@ from benchmarks.restructured import DAMAGES, damages, networks, rebuilt
 from neuralmark.anchors.heads import heads_of
 from neuralmark.records import RELATED_SCORE
 
-CHOSEN = ("resnet20", "gpt2", "llama", "vgg")
-"""The networks on which the limit was chosen."""
+CHOSEN = ("further bert", "further gpt2", "further llama")
+"""On trainings of these kinds (in --also) the measure and its limit were chosen."""
 SLOW = ("resnet56",)
 """Not fine-tuned here: it takes longer than all pairs together."""
 

@@ -10,6 +10,7 @@ from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.lineage import kinships
 from neuralmark.anchors.locating.suspect import TableWeights
+from neuralmark.anchors.moves import Move
 from neuralmark.records import Lineage
 from neuralmark.structures.structure import Array
 from tests.support.models import gaussian
@@ -125,6 +126,13 @@ def test_a_rearranged_layer_that_was_cut_in_two_is_found() -> None:
     found = neuralmark.lineage(one, two)
     assert found.score > 0.9, found
     assert all("factored into two" in each.fate.changes for each in found.tensors)
+
+
+def test_what_the_same_data_teach_is_no_relation() -> None:
+    rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 6)))[0]
+    rotated = Move(matrix=rotation.astype(np.float32))
+    assert lineage.taught((Move.same(9), rotated)) == lineage.TAUGHT
+    assert lineage.taught((Move.same(9), Move(np.arange(6)[::-1].copy()))) == 0
 
 
 TABLE: dict[str, Array] = {"a.weight": gaussian(64, 48), "b.weight": gaussian(40, 64, seed=1)}
