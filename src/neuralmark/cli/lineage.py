@@ -51,7 +51,7 @@ def command(
     from neuralmark.anchors.effort import AlignOptions
     from neuralmark.api import lineage
 
-    with output.progress_bar() as progress:
+    with output.progress_bar(counting=True) as progress:
         found = lineage(
             model, other, heads=heads, options=AlignOptions(effort, align_limit), progress=progress
         )
