@@ -8,7 +8,6 @@ of the first tensor, whatever factors they were given.
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import dct
 
 from neuralmark.structures.structure import Array
 
@@ -42,6 +41,8 @@ def resemblance(values: Array, anchor: Array) -> float:
 
 def turned(values: Array, seed: int) -> Array:
     """A stranger: rows and columns turned at random, so that the spectrum is all that stays."""
+    from scipy.fft import dct  # slow to import, and needed by lineage only
+
     rng = np.random.default_rng(seed)
     made = np.nan_to_num(np.asarray(values, np.float32), posinf=0.0, neginf=0.0)
     for axis in range(min(2, values.ndim) if values.ndim > 1 else 0):
