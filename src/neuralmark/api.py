@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neuralmark.anchors.anchor import Anchor
-from neuralmark.anchors.choosing import skeleton_of
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.heads import heads_of
-from neuralmark.anchors.locating.suspect import CheckpointWeights, SuspectWeights
 from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import (
@@ -29,6 +27,8 @@ from neuralmark.records import Claim, Lineage, Verdict, presenting
 
 if TYPE_CHECKING:
     import torch
+
+    from neuralmark.anchors.locating.suspect import SuspectWeights
 
 
 def verify(
@@ -222,6 +222,7 @@ def lineage(
         >>> neuralmark.lineage("model.safetensors", "marked.safetensors").related
         True
     """
+    from neuralmark.anchors.choosing import skeleton_of
     from neuralmark.anchors.lineage import kinships
 
     one, two = _opened(model), _opened(other)
@@ -232,7 +233,7 @@ def lineage(
 
 
 class _Opened(NamedTuple):
-    weights: SuspectWeights
+    weights: "SuspectWeights"
     original: Original
     label: str
     heads: int = 0
@@ -241,6 +242,8 @@ class _Opened(NamedTuple):
 def _opened(model: Any) -> _Opened:
     """The weights of a model, and what to call it."""
     if isinstance(model, str | Path):
+        from neuralmark.anchors.locating.suspect import CheckpointWeights
+
         checkpoint = open_checkpoint(model)
         weights = CheckpointWeights(checkpoint)
         original = OriginalCheckpoint(checkpoint)

@@ -17,9 +17,6 @@ from neuralmark.core.key import Float
 from neuralmark.marking.reading import Reading
 from neuralmark.structures.structure import Array
 
-LEAST_FOUND = 0.05
-"""With less of the marked weights than this, whatever the bits say is not called a match."""
-
 _PIECE = 1 << 20
 
 

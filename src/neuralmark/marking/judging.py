@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuralmark import schemes
-from neuralmark.anchors.aligning.contract import limit_needed
 from neuralmark.core import bound
 from neuralmark.core.certificate import certified_radius
 from neuralmark.core.key import Float, Mark, Placement
 from neuralmark.keys.key import Key
 from neuralmark.marking import coverage
-from neuralmark.marking.anchored import LEAST_FOUND
 from neuralmark.marking.reading import Attempt, Reading, Suspect
 from neuralmark.records import (
     NOT_VERIFIED,
@@ -42,6 +40,9 @@ CHOSEN_REASON = (
     "the bits match, but this key was chosen freely, and one can be chosen to fit a model that"
     " carries no mark; only a key derived from a secret can verify"
 )
+
+LEAST_FOUND = 0.05
+"""With less of the marked weights than this, whatever the bits say is not called a match."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,8 @@ def judge_aligned(
 
 def held_back(record: Alignment) -> str:
     """Words for what the options kept from being found; empty where they kept nothing."""
+    from neuralmark.anchors.aligning.contract import limit_needed  # only where something is aligned
+
     limited = [fate for fate in record.tensors if limit_needed(fate.changes)]
     words = ""
     if limited:

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from neuralmark import schemes
-from neuralmark.anchors.locating.suspect import CheckpointWeights, SuspectWeights
 from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints.contract import CHUNK_BYTES
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, Raw, decode
@@ -28,6 +27,9 @@ from neuralmark.marking.levelling import Rows, stored, turned
 from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.records import Digest, Gap
 from neuralmark.records.parts import TensorMapping
+
+if TYPE_CHECKING:
+    from neuralmark.anchors.locating.suspect import SuspectWeights
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, bytes done, bytes in all."""
@@ -174,7 +176,7 @@ class Suspect(Protocol):
     ) -> Reading:
         """Pool the carriers of the attempt's tensors, laid end to end."""
 
-    def weights(self) -> SuspectWeights:
+    def weights(self) -> "SuspectWeights":
         """Its weights by name, read when they are asked for; for the aligner."""
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
@@ -198,8 +200,10 @@ class FileSuspect:
         """Stream the tensors once."""
         return read_marked(self.checkpoint, attempt, carriers, progress)
 
-    def weights(self) -> SuspectWeights:
+    def weights(self) -> "SuspectWeights":
         """Straight from the file."""
+        from neuralmark.anchors.locating.suspect import CheckpointWeights
+
         return CheckpointWeights(self.checkpoint)
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:

@@ -7,10 +7,10 @@ the bound holds whatever the suspect looks like.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neuralmark import schemes
 from neuralmark.anchors.anchor import Anchor
-from neuralmark.anchors.restoring import Restoration, restore
 from neuralmark.checkpoints import is_shard, open_checkpoint
 from neuralmark.core import bound, readout
 from neuralmark.core.key import Float, Mark
@@ -23,7 +23,6 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.keys.key import Key
-from neuralmark.marking.anchored import read_restored
 from neuralmark.marking.attempts import attempts_for, by_names, gaps_of
 from neuralmark.marking.evidence import evidence_for
 from neuralmark.marking.judging import (
@@ -38,6 +37,9 @@ from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Suspect, require_carriers
 from neuralmark.records import NOT_VERIFIED, UNREADABLE, BitsRead, Claim, Verdict
 from neuralmark.records.alignment import ALIGNED, POSITION
+
+if TYPE_CHECKING:
+    from neuralmark.anchors.restoring import Restoration
 
 ANCHORED_TRIALS = 2
 """By position and aligned."""
@@ -182,6 +184,8 @@ def examine_anchored(
         looked = Looked.at(suspect, [placed.attempt], trials=ANCHORED_TRIALS)
         verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
         return replace(verdict, readings=readings)
+    from neuralmark.anchors.restoring import restore  # slow to import, and seldom needed
+
     restoration = restore(suspect.weights(), anchor, options.aligning(), progress)
     aligned = _restored(restoration, key, anchor)
     record = restoration.record()
@@ -213,11 +217,13 @@ def _by_position(
         return None, str(error)
 
 
-def _restored(restoration: Restoration, key: Key, anchor: Anchor) -> Finding:
+def _restored(restoration: "Restoration", key: Key, anchor: Anchor) -> Finding:
     mark = key.at(anchor.placement, anchor.digest)
     carriers = require_carriers(mark, anchor.placement)
     nothing = (None,) * len(anchor.placement)
     attempt = Attempt(anchor.placement, nothing, "anchor", anchor=anchor.digest)
+    from neuralmark.marking.anchored import read_restored
+
     reading = read_restored(restoration, carriers)
     return Finding(attempt, mark, reading, margins_of(mark, reading.pooled))
 
