@@ -46,8 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
         for name, parameters in KEYS.items():
             key = Key.new(parameters)
             marked = folder / "marked.safetensors"
-            options = neuralmark.EmbedOptions(tensors=[NAME], anchor=False)
-            neuralmark.embed(path, key, marked, options, overwrite=True)
+            alone = neuralmark.EmbedOptions(tensors=[NAME], anchor=False)
+            neuralmark.embed(path, key, marked, alone, overwrite=True)
             files = {"marked": marked, "unmarked": path}
             for kind, file in files.items():
                 verify = partial(neuralmark.verify, file, key, tensors=[NAME])
