@@ -506,6 +506,21 @@ def test_a_tensor_with_another_number_of_axes_is_left_out() -> None:
     assert min(each.cosine for each in found.values()) > 0.95
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert words", "vit"])
+def test_parts_of_other_models_do_not_fit_in(name: str) -> None:
+    """Some tensors of a narrower or a wider model: they are left out, whichever they are."""
+    of = case(name)
+    rng = np.random.default_rng(0)
+    for width in (32, 96):
+        for start in range(3):
+            table = dict(of.weights)
+            for each in sorted(n for n, v in table.items() if v.ndim == 2)[start::3]:
+                table[each] = rng.standard_normal((width, width)).astype(np.float32)
+            names = [n for n, _ in of.anchor.placement]
+            for found in align_transformer(table, of.anchor, names, ALIGN_LIMIT).values():
+                assert -1 <= found.cosine <= 1
+
+
 @pytest.mark.parametrize("name", ["gpt2", "bert untied", "vit"])
 def test_what_lies_outside_of_the_layers(name: str) -> None:
     weights = arrays(trained(name))

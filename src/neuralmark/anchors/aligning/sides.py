@@ -37,6 +37,8 @@ class BothModels:
     suspects: Weights
     anchor: Anchor
     structure: Structure
+    left_out: frozenset[str] = frozenset()
+    """Tensors of the suspect that cannot be of its stream."""
     _shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def has(self, *names: str) -> bool:
@@ -49,7 +51,7 @@ class BothModels:
 
     def shares(self, name: str) -> bool:
         """Whether both have a tensor of this name with as many axes, and something in it."""
-        if name not in self.suspects or name not in self.anchor:
+        if name not in self.suspects or name not in self.anchor or name in self.left_out:
             return False
         shape = self.shape(name)
         return len(shape) == len(self.anchor.entry(name).shape) and 0 not in shape

@@ -7,6 +7,7 @@ with the anchor's, so that the result lies in the anchor's coordinates.
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from neuralmark.anchors.aligning.axes import aligned
 from neuralmark.anchors.aligning.contract import Aligned, Progress
@@ -32,6 +33,7 @@ def align_transformer(
     both = BothModels(suspects, anchor, structure)
     if not 0 < both.stream.size * stream_width(both) <= limit:
         return {}
+    both = replace(both, left_out=_of_other_widths(both))
     wanted = [name for name in names if both.has(name)]
     tell = progress or (lambda *_: None)
     tell("aligning the residual stream", 0, len(wanted))
@@ -49,3 +51,13 @@ def align_transformer(
         runs[run.side.tensor].append(run)
     found = {name: aligned(both, name, runs[name], view) for name in wanted}
     return {name: one for name, one in found.items() if one is not None}
+
+
+def _of_other_widths(both: BothModels) -> frozenset[str]:
+    """Tensors that were taken for parts of the stream and are not as wide as the others."""
+    width = stream_width(both)
+    return frozenset(
+        side.tensor
+        for side in both.stream.sides()
+        if both.shares(side.tensor) and both.shape(side.tensor)[side.axis] != width
+    )
