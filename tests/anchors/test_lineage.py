@@ -9,7 +9,9 @@ from neuralmark.anchors.aligning import align_apart
 from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.lineage import kinships
+from neuralmark.anchors.locating import Located
 from neuralmark.anchors.locating.suspect import TableWeights
+from neuralmark.anchors.locating.views import Stored
 from neuralmark.anchors.moves import Move
 from neuralmark.records import Lineage
 from neuralmark.structures.structure import Array
@@ -150,3 +152,14 @@ def test_tensors_that_the_first_model_lacks_are_left_out() -> None:
     less = TableWeights({"a.weight": TABLE["a.weight"]})
     found, _ = kinships(less, skeleton, TableWeights(TABLE))
     assert [each.fate.name for each in found] == ["a.weight"]
+
+
+def test_moves_that_do_not_fit_are_no_likeness() -> None:
+    value = gaussian(24, 16)
+    for moves in (
+        (Move(np.arange(24) + 8), Move.same(16)),
+        (Move.same(24), Move(matrix=np.eye(16, 12, dtype=np.float32))),
+    ):
+        located = Located(Stored("a"), 0.0, direct=False)
+        found = lineage._Placed.of(value, value, located, Aligned(moves, (), 1.0))
+        assert (found.likeness, found.found) == (0.0, 0.0)

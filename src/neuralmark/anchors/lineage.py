@@ -33,7 +33,7 @@ from neuralmark.anchors.refinding import (
     shapes_to_spare,
 )
 from neuralmark.anchors.resembling import resemblance, turned
-from neuralmark.anchors.restoring import Progress, sought_names
+from neuralmark.anchors.restoring import Progress, moves_fit, sought_names
 from neuralmark.core.names import canonical_name
 from neuralmark.records.alignment import TensorFate
 from neuralmark.records.lineage import NOT_LOOKED_FOR, Kinship
@@ -118,6 +118,8 @@ class _Placed:
         likeness, done = 0.0, () if aligned is None else aligned.changes
         moves = tuple(map(Move.same, anchor.shape[:2])) if aligned is None else aligned.moves
         share = math.prod(float(move.found.mean()) for move in moves)
+        if not moves_fit(values, moves, anchor.shape):
+            share = 0.0
         if share > 0:
             values = moved(values, moves)
             likeness = resemblance(values, anchor)

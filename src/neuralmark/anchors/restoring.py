@@ -155,7 +155,7 @@ class Restoration:
     def _noise(self, name: str, aligned: Aligned) -> float:
         """What noise is left in a tensor that was put in order."""
         anchor, values = self._anchor[name], self._located[name].view.read(self._suspect)
-        if not _fits(values, aligned.moves, anchor.shape):
+        if not moves_fit(values, aligned.moves, anchor.shape):
             return math.inf
         values, _ = rescaled(moved(values, aligned.moves), anchor)
         return trusted(values, anchor, [move.found for move in aligned.moves]).noise
@@ -199,7 +199,7 @@ class Restoration:
             return self._filled(entry, anchor, "not looked for")
         located, moves, changes = placed
         values = located.view.read(self._suspect)
-        if not _fits(values, moves, entry.shape):
+        if not moves_fit(values, moves, entry.shape):
             return self._filled(entry, anchor, "of another shape")
         beyond = too_large(values.shape, entry.shape, self._options.limit)
         values = moved(values, moves)
@@ -301,7 +301,7 @@ def sought_names(marked: list[AnchorEntry], effort: float) -> frozenset[str]:
     return frozenset(chosen)
 
 
-def _fits(values: Array, moves: Moves, shape: tuple[int, ...]) -> bool:
+def moves_fit(values: Array, moves: Moves, shape: tuple[int, ...]) -> bool:
     """Whether what was found has the axes that its moves and the anchor expect."""
     if values.ndim != len(shape) or len(moves) > values.ndim:
         return False
