@@ -82,8 +82,10 @@ def independent(data: Path, work: Path) -> Iterator[Pair]:
     small, large = resnet(data, 20), resnet(data, 56)
     yield "resnet20 and resnet56", small, large, 0
     yield "resnet56 and resnet20", large, small, 0
-    texts = [each for each in every if each[2]]
-    for (one, table, heads), (two, other, _) in permutations(texts, 2):
+    texts = [each for each in every if each[2] and (work / f"{each[0]}-1").exists()]
+    for (one, table, heads), (two, _, _) in permutations(texts, 2):
+        # The other seed: networks that began with the same random numbers are related by these.
+        other = dict(load_file(work / f"{two}-1" / "model.safetensors"))
         yield f"{one} and {two}", table, other, heads
 
 
