@@ -82,8 +82,8 @@ def test_the_help_names_the_filters_and_their_rounds() -> None:
     assert "--filter [stream|tiled|private|none]" in text
     assert "default 1; tiled: 4" in text
     imported = " ".join(call("key", "import", "--help").out.split())
-    assert "--filter [tiled|stream]" in imported
-    assert "[default: tiled]" in imported
+    assert "--filter [tiled|stream|private|none]" in imported
+    assert "default: tiled, or as is usual for the scheme" in imported
 
 
 def test_pools_follow_the_bits(tmp_path: Path) -> None:

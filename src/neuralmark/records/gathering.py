@@ -29,7 +29,7 @@ def gathered_changes(fates: Sequence[TensorFate]) -> list[tuple[str, int]]:
 
 
 def _kind(change: str) -> str:
-    plain = re.sub(r"^[\d,]+ ", "", change)
+    plain = re.sub(r"^[\d,]+ |: raise align_limit to \d+$", "", change)
     return _PLURALS.get(plain, plain)
 
 
@@ -49,10 +49,10 @@ def gathered_notes(told: Alignment) -> list[str]:
     return [_line(kind, found) for kind, found in kinds.items()]
 
 
-def _line(pattern: str, found: Sequence[tuple[str, str]]) -> str:
+def _line(form: str, found: Sequence[tuple[str, str]]) -> str:
     """One kind of change: its numbers as ranges, and where it was."""
     numbers = zip(*(_NUMBER.findall(words) for _, words in found), strict=True)
-    words = pattern
+    words = form
     for each in numbers:
         least, most = min(each, key=_value), max(each, key=_value)
         words = words.replace("#", least if least == most else f"{least} to {most}", 1)
