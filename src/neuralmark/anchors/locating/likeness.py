@@ -26,7 +26,7 @@ ALONG = 4096
 """And so many places of a vector."""
 CONVINCING = 0.5
 """Tensors at least this alike are taken for one and the same. Unrelated ones of real networks stay
-far below (`benchmarks.locating`: at most 0.3, ResNet-20 against 56)."""
+far below (`benchmarks.anchor_locate`: at most 0.3, ResNet-20 against 56)."""
 STRAY = 0.01
 """The share that may lie in rows or columns that are unlike while the others are alike."""
 LONG = 256

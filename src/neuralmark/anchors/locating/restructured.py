@@ -30,7 +30,7 @@ TRUSTED = 0.7
 """Names are trusted where the best assignment is not closer than this share of theirs.
 
 Set on permuted, rescaled, flipped, rotated, noisy ResNet-20, ResNet-56, GPT-2 and Llama: true names
-0.88 and more, names handed on by one 0.53 and less (`benchmarks.locating`)."""
+0.88 and more, names handed on by one 0.53 and less (`benchmarks.anchor_locate`)."""
 MOST_PROFILES = 1024
 """How many tensors of a suspect are profiled for those of one shape."""
 LARGEST = 1 << 28
