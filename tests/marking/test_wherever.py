@@ -152,8 +152,11 @@ def test_effort_looks_for_a_share(case: Case) -> None:
     assert told.effort == 0.2
     unsought = [fate for fate in told.tensors if fate.changes == (UNSOUGHT,)]
     assert len(unsought) == len(told.tensors) - 1
-    if not verdict.verified:
-        assert "only about 20 % of the marked weights were looked for" in verdict.reason
+    stranger = case.folder / "away" / "stranger.safetensors"
+    save_file(table(9), stranger)
+    other = neuralmark.verify(stranger, case.key, claim=case.claim, options=options)
+    assert not other.verified
+    assert "only about 20 % of the marked weights were looked for" in other.reason
     with pytest.raises(ParameterError, match="effort"):
         VerifyOptions(effort=0)
     with pytest.raises(ParameterError, match="align_limit"):
