@@ -14,9 +14,10 @@ from typing import Any
 from neuralmark.core.key import Filter, Mark, Parameters
 from neuralmark.errors import UnknownSchemeError
 from neuralmark.registry import Registry
+from neuralmark.schemes._triggered import TriggerScheme
 from neuralmark.schemes.contract import Arrays, Facts, Scheme
 
-__all__ = ["Arrays", "Facts", "Scheme", "get", "names", "of", "parameters"]
+__all__ = ["Arrays", "Facts", "Scheme", "TriggerScheme", "get", "names", "of", "parameters"]
 
 
 _schemes: Registry[Scheme] = Registry(
