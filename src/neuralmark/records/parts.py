@@ -29,7 +29,7 @@ class Digest:
     algorithm: str = "sha256"
 
 
-ANCHOR_DIGEST = re.compile(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
+ANCHOR_DIGEST = TRIGGER_DIGEST = re.compile(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
 _MOST_BITS, _MOST_HEADS = 8, 1024
 
 
@@ -131,6 +131,15 @@ def placement_from(value: Any) -> Placement:
     if len({name for name, _ in value}) != len(value):
         raise ValueError("placement names a tensor twice")
     return tuple((name, tuple(shape)) for name, shape in value)
+
+
+def triggers_from(value: Any) -> str | None:
+    """The digest of triggers from parsed JSON, or None; raises on anything else."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not TRIGGER_DIGEST.fullmatch(value):
+        raise ValueError("the digest of the triggers is none")
+    return value
 
 
 def digest_from(value: Any) -> Digest:
