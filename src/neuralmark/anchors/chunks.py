@@ -79,9 +79,7 @@ def is_sealed(path: Path) -> bool:
 
 
 @contextmanager
-def _opened(
-    path: Path, *, links: bool = True, kind: SealedKind = ANCHOR
-) -> Iterator[BinaryIO]:
+def _opened(path: Path, *, links: bool = True, kind: SealedKind = ANCHOR) -> Iterator[BinaryIO]:
     """A plain file to read: never waits for a pipe, follows no link unless it may."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
     try:

@@ -17,7 +17,17 @@ from neuralmark.registry import Registry
 from neuralmark.schemes._triggered import TriggerScheme, live_needed
 from neuralmark.schemes.contract import Arrays, Facts, Scheme
 
-__all__ = ["Arrays", "Facts", "Scheme", "TriggerScheme", "get", "names", "of", "parameters", "require_weights"]
+__all__ = [
+    "Arrays",
+    "Facts",
+    "Scheme",
+    "TriggerScheme",
+    "get",
+    "names",
+    "of",
+    "parameters",
+    "require_weights",
+]
 
 
 _schemes: Registry[Scheme] = Registry(

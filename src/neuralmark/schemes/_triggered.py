@@ -130,8 +130,8 @@ class TriggerScheme(Scheme):
             )
         if width * bits > MAX_ENTRIES:
             raise UnsuitableTensorError(
-                f"{terms.placement[0][0]!r} would need a secret of {width:,} x {bits} numbers, above"
-                f" the cap of {MAX_ENTRIES:,}: choose a smaller layer"
+                f"{terms.placement[0][0]!r} would need a secret of {width:,} x {bits} numbers,"
+                f" above the cap of {MAX_ENTRIES:,}: choose a smaller layer"
             )
         domain = f"neuralmark/{self.name}".encode()
         projection = bell_matrix(

@@ -101,7 +101,9 @@ class LayerAtTriggers:
         if device not in self._inputs:
             inputs = torch.from_numpy(np.array(self._triggers.inputs)).to(device)
             floats = inputs.is_floating_point() and first is not None
-            self._inputs[device] = inputs.to(first.dtype) if first is not None and floats else inputs
+            self._inputs[device] = (
+                inputs.to(first.dtype) if first is not None and floats else inputs
+            )
         return self._inputs[device]
 
     def _features(self, given: torch.Tensor) -> torch.Tensor:
@@ -167,7 +169,9 @@ def triggered_site(model: torch.nn.Module, key: Key, options: AttachOptions) -> 
         lambda: layer.values(options.augment),
         layer.parameters(),
     )
-    return Site(LiveModel(model), key, placement, mark, carriers, [source], triggers=triggers.digest)
+    return Site(
+        LiveModel(model), key, placement, mark, carriers, [source], triggers=triggers.digest
+    )
 
 
 def examine_activations(
@@ -206,9 +210,7 @@ def examine_activations(
     pooled = values.reshape(-1, carriers.pools).mean(0)
     suspect = LiveSuspect(model)
     reading = Reading(carriers, pooled, 0.0, float(np.linalg.norm(values)), suspect.digests())
-    finding = Finding(
-        Attempt(placement, (None,), "names"), mark, reading, margins_of(mark, pooled)
-    )
+    finding = Finding(Attempt(placement, (None,), "names"), mark, reading, margins_of(mark, pooled))
     weights = sum(tensor.info.size for tensor in suspect.tensors())
     looked = Looked(1, Coverage(weights, weights, weights))
     verdict = judge(finding, suspect, key, looked)

@@ -107,7 +107,7 @@ def attach_triggered(
     """
     if options.mode == "projection":
         raise ParameterError(
-            f'{key.parameters.scheme} cannot be projected, activations are computed: use'
+            f"{key.parameters.scheme} cannot be projected, activations are computed: use"
             ' mode="gradient"'
         )
     if key.kind == "raw":

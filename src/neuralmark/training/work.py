@@ -77,8 +77,10 @@ class MarkWork:
                 for name, rate in self.scheme.learnt.items()
             )
         with torch.enable_grad():
+            loss = self.scheme.loss(known, self._seen(found).detach(), step)
+        if loss.requires_grad:  # not every form of a scheme uses what others learn
             self._learner.zero_grad()
-            self.scheme.loss(known, self._seen(found).detach(), step).backward()
+            loss.backward()
             self._learner.step()
 
     def _seen(self, found: Pools) -> torch.Tensor:
