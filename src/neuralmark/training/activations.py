@@ -52,7 +52,7 @@ class LayerAtTriggers:
         scheme = schemes.get(key.parameters.scheme)
         assert isinstance(scheme, schemes.TriggerScheme)
         self._scheme, self._parameters = scheme, key.parameters
-        self._model = model.module if _is_parallel(model) else model
+        self._model = _alone(model)
         self.name, self._layer = _layer_of(self._model, layer)
         self._order = scheme.grouping(triggers.labels)
         self._triggers = triggers
@@ -100,10 +100,9 @@ class LayerAtTriggers:
         device = torch.device("cpu") if first is None else first.device
         if device not in self._inputs:
             inputs = torch.from_numpy(np.array(self._triggers.inputs)).to(device)
-            floats = inputs.is_floating_point() and first is not None
-            self._inputs[device] = (
-                inputs.to(first.dtype) if first is not None and floats else inputs
-            )
+            if inputs.is_floating_point() and first is not None:
+                inputs = inputs.to(first.dtype)
+            self._inputs[device] = inputs
         return self._inputs[device]
 
     def _features(self, given: torch.Tensor) -> torch.Tensor:
@@ -130,9 +129,12 @@ class LayerAtTriggers:
         return features
 
 
-def _is_parallel(model: torch.nn.Module) -> bool:
+def _alone(model: torch.nn.Module) -> torch.nn.Module:
+    """The module below what spreads batches over devices and processes."""
     parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
-    return isinstance(model, parallel)
+    inner = model.module if isinstance(model, parallel) else model
+    assert isinstance(inner, torch.nn.Module)
+    return inner
 
 
 def _layer_of(model: torch.nn.Module, layer: str) -> tuple[str, torch.nn.Module]:
@@ -169,9 +171,8 @@ def triggered_site(model: torch.nn.Module, key: Key, options: AttachOptions) -> 
         lambda: layer.values(options.augment),
         layer.parameters(),
     )
-    return Site(
-        LiveModel(model), key, placement, mark, carriers, [source], triggers=triggers.digest
-    )
+    digest = triggers.digest
+    return Site(LiveModel(model), key, placement, mark, carriers, [source], triggers=digest)
 
 
 def examine_activations(

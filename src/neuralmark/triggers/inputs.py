@@ -1,8 +1,10 @@
 """The data that triggers are drawn from: arrays in .npz or safetensors, or a folder of images."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
 from neuralmark.core.triggers import UNLABELLED, Inputs, Labels
@@ -25,11 +27,8 @@ def read_inputs(path: Path) -> tuple[Inputs, Labels]:
             f"{path}: has no array named {INPUTS}: store what the model takes as {INPUTS}, and"
             f" classes as {LABELS}"
         )
-    inputs = _array(checkpoint, INPUTS)
-    if inputs.dtype.kind == "f":
-        inputs = inputs.astype(np.float32)
-    else:
-        inputs = inputs.astype(np.int64)
+    stored = _array(checkpoint, INPUTS)
+    inputs = stored.astype(np.float32 if stored.dtype.kind == "f" else np.int64)
     labels = np.full(len(inputs), UNLABELLED, np.int64)
     if LABELS in checkpoint.names():
         given = _array(checkpoint, LABELS)
@@ -42,7 +41,7 @@ def read_inputs(path: Path) -> tuple[Inputs, Labels]:
     return inputs, labels
 
 
-def _array(checkpoint: Checkpoint, name: str) -> np.ndarray:
+def _array(checkpoint: Checkpoint, name: str) -> npt.NDArray[Any]:
     info = checkpoint.info(name)
     if info.obstacle is not None and info.dtype not in _TYPES:
         raise TriggerError(f"{checkpoint.path}: {name} cannot be read: {info.obstacle}")
@@ -65,11 +64,13 @@ def _from_folder(path: Path) -> tuple[Inputs, Labels]:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise MissingExtraError(
-            "a folder of images needs Pillow: pip install 'neuralmark[vision]', or give the inputs as .npz"
+            "a folder of images needs Pillow: pip install 'neuralmark[vision]', or give the inputs"
+            " as .npz"
         ) from None
     classes = sorted(each for each in path.iterdir() if each.is_dir())
     places = [(label, each) for label, each in enumerate(classes)] or [(UNLABELLED, path)]
-    arrays, labels, size = [], [], 0
+    arrays: list[npt.NDArray[np.float32]] = []
+    labels, size = [], 0
     for label, folder in places:
         for file in sorted(folder.iterdir()):
             if file.suffix.lower() not in _IMAGES:
@@ -77,7 +78,7 @@ def _from_folder(path: Path) -> tuple[Inputs, Labels]:
             try:
                 with Image.open(file) as image:
                     mode = image if image.mode in ("L", "RGB") else image.convert("RGB")
-                    pixels = np.asarray(mode, np.float32) / 255
+                    pixels = np.asarray(mode, np.float32) / np.float32(255)
             except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
                 raise TriggerError(f"{file}: is no image that can be read ({error})") from None
             array = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

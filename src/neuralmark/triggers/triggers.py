@@ -1,4 +1,4 @@
-"""Triggers: a few inputs, drawn by a key, and the file that they are sealed in (docs/formats.md)."""
+"""Triggers: a few inputs, drawn by a key, and the file that they are sealed in."""
 
 import io
 from collections.abc import Sequence
@@ -89,7 +89,7 @@ class Triggers:
         """
         try:
             given = np.asarray(inputs)
-            made = given.astype(np.int64 if given.dtype.kind in "iu" else np.float32)
+            made: Any = given.astype(np.int64 if given.dtype.kind in "iu" else np.float32)
             count = len(made) if made.ndim else 0
             told = np.full(count, UNLABELLED) if labels is None else np.asarray(labels)
             return cls(made, told.astype(np.int64))
@@ -146,7 +146,8 @@ class Triggers:
             classes,
             each=scheme.labelled,
         )
-        return cls(np.ascontiguousarray(inputs[taken]), labels[taken])
+        chosen: Any = np.ascontiguousarray(inputs[taken])
+        return cls(chosen, labels[taken])
 
     def __len__(self) -> int:
         """How many there are."""
