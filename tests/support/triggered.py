@@ -63,7 +63,7 @@ class Marked:
 
 @cache
 def marked(name: str, form: str = "released") -> Marked:
-    key = key_for(name, **({"form": form} if name == "deepsigns" else {}))
+    key = key_for(name, form=form) if name == "deepsigns" else key_for(name)
     triggers, model = drawn(key), fresh(name)
     optimizer: torch.optim.Optimizer
     if name == "deepsigns":

@@ -28,7 +28,7 @@ def read_inputs(path: Path) -> tuple[Inputs, Labels]:
             f" classes as {LABELS}"
         )
     stored = _array(checkpoint, INPUTS)
-    inputs = stored.astype(np.float32 if stored.dtype.kind == "f" else np.int64)
+    inputs: Any = stored.astype(np.float32 if stored.dtype.kind == "f" else np.int64)
     labels = np.full(len(inputs), UNLABELLED, np.int64)
     if LABELS in checkpoint.names():
         given = _array(checkpoint, LABELS)
