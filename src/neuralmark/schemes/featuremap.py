@@ -33,7 +33,7 @@ class FeatureMap(TriggerScheme):
         origin="Li, Abady, Wang and Barni 2021",
         bit="a projection of a corner of a convolution's output, for each trigger apart",
         needs="a live model, and the triggers",
-        survives="nine bits in ten and more after light fine-tuning or pruning of a fifth of the weights;"
+        survives="nine bits in ten after light fine-tuning or pruning of a fifth of the weights;"
         " rearranged channels lose it: an anchor is of weights",
         costs="training only; the triggers go through the model at every step",
         proves="nothing as published: matrix, bits and triggers are free; with a derived key and"
