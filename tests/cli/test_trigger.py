@@ -23,8 +23,8 @@ def place(tmp_path: Path) -> Path:
 
 def test_new_and_show_tell_the_same(place: Path) -> None:
     out, key = place / "t.triggers", place / "k.nmkey"
-    arguments = ("trigger", "new", place / "d.npz", "-o", out, "--key", key)
-    made = call(*arguments, "--classes", "3,1", "--count", 5, "--json")
+    arguments = ("trigger", "new", place / "d.npz", "-o", out, "--key", key, "--count", 5)
+    made = call(*arguments, "--classes", "3,1", "--json")
     assert made.code == 0, made.err
     assert "keep" in made.err
     told = made.json
