@@ -169,9 +169,9 @@ def test_fine_tuning_and_pruning(name: str) -> None:
     model = made.model()
     for module in list(model.modules()):
         if isinstance(module, torch.nn.Linear | torch.nn.Conv2d):
-            prune.l1_unstructured(module, "weight", amount=0.2)
+            prune.l1_unstructured(module, "weight", amount=0.5)
             prune.remove(module, "weight")
-    assert made.read(model).rate > 0.9
+    assert made.read(model).verified
 
 
 @pytest.mark.parametrize("name", TRIGGERED)

@@ -42,6 +42,12 @@ class TriggerScheme(Scheme):
     """Base of the schemes that read the activations of a live model at its triggers.
 
     Attributes:
+        reads: Activations.
+        linear: No: a radius is certified for weights only.
+        writes: No: activations are computed.
+        plain: No: autograd goes through the model.
+        pooled: No: a group may have one trigger.
+        whole: Yes: the loss looks at every trigger's features.
         labelled: Whether triggers are grouped by their labels, and so must have some.
         usual_count: How many triggers to take where nobody says: of each class, or in all.
 
