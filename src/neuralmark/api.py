@@ -14,6 +14,7 @@ from neuralmark.anchors.locating.suspect import CheckpointWeights, SuspectWeight
 from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import (
+    LiveModelError,
     ParameterError,
     TooFewCarriersError,
     UnknownTensorError,
@@ -196,6 +197,7 @@ def recheck(
         ParameterError: If the verdict or the key is none.
         RecordError: If the file holds no verdict.
         CheckpointError: If the model cannot be opened.
+        LiveModelError: If the key's scheme reads activations.
 
     Examples:
         >>> verdict = neuralmark.verify("marked.safetensors", key)
@@ -208,6 +210,11 @@ def recheck(
         raise ParameterError(f"expected a Verdict, not {type(verdict).__name__}: use Verdict.load")
     if not isinstance(key, Key):
         raise ParameterError(f"expected a Key, not {type(key).__name__}: use Key.load(FILE)")
+    if _reads_activations(key):
+        raise LiveModelError(
+            f"{key.parameters.scheme} is read from a live model at its triggers, and recheck takes"
+            " none: verify it again with them, and compare the two verdicts"
+        )
     followed = Claim.given(claim)
     if key.fingerprint != verdict.fingerprint:
         return rechecking.not_this_key(verdict, key)

@@ -224,12 +224,39 @@ def test_a_file_without_model_code_says_what_to_give(name: str, tmp_path: Path) 
     path = tmp_path / "m.safetensors"
     save_file(made.model().state_dict(), path)
     for suspect in (path, made.model().state_dict()):
-        with pytest.raises(LiveModelError, match=r"verify\(module, key, claim=\.\.\., triggers"):
+        with pytest.raises(LiveModelError, match="the module and the triggers"):
             neuralmark.verify(suspect, made.key, claim=made.claim, triggers=made.triggers)
     with pytest.raises(ParameterError, match=name):
         neuralmark.embed(path, made.key, tmp_path / "o.safetensors")
     with pytest.raises(LiveModelError):
         neuralmark.rebuild_claim(path, made.key)
+
+
+def test_a_verdict_on_activations_is_not_rechecked() -> None:
+    made = marked("deepsigns")
+    verdict = made.read(made.model())
+    with pytest.raises(LiveModelError, match="verify it again"):
+        neuralmark.recheck(verdict, made.model(), made.key, claim=made.claim)
+
+
+def test_triggers_are_changed_at_every_step() -> None:
+    made, model, seen = marked("deepsigns"), fresh("deepsigns"), []
+
+    def augment(batch: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(batch.shape))
+        return batch + 0.1
+
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    options = AttachOptions(tensors=["3"], triggers=made.triggers, augment=augment)
+    neuralmark.attach(model, optimizer, made.key, options)
+    optimizer.step()
+    assert seen == [(80, 1, 8, 8)]
+    wrong = AttachOptions(tensors=["3"], triggers=made.triggers, augment=lambda batch: batch[:1])
+    second = torch.optim.SGD(model.parameters(), 0.01)
+    with pytest.warns(neuralmark.errors.NeuralMarkWarning, match="takes its place"):
+        neuralmark.attach(model, second, made.key, wrong)
+    with pytest.raises(TriggerMismatchError, match="same shape"):
+        second.step()
 
 
 def test_what_does_not_fit_is_named() -> None:

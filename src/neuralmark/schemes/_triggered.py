@@ -260,6 +260,5 @@ def live_needed(name: str) -> str:
     """What to say where a scheme that reads activations is given weights."""
     return (
         f"{name} reads what a live model makes of its triggers, and weights alone do not tell: load"
-        " them into their module, and give that with the triggers (verify(module, key, claim=...,"
-        " triggers=...))"
+        " them into their module in Python, and give neuralmark.verify the module and the triggers"
     )
