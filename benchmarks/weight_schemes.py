@@ -309,7 +309,8 @@ def main(arguments: list[str] | None = None) -> int:
     data = digits()
     clean = trained(data, 0)
     report.note(f"accuracy without a mark: {accuracy(clean, data):.2f} %")
-    names = [name for name in schemes.names() if schemes.get(name).marks]
+    known = {name: schemes.get(name) for name in schemes.names()}
+    names = [name for name, each in known.items() if each.marks and each.reads == "weights"]
     with tempfile.TemporaryDirectory() as folder:
         if "survival" in parts:
             survival(report, {n: marked(n, clean, data, bits, Path(folder)) for n in names}, data)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from neuralmark.training.compensation import Compensation, compensate
     from neuralmark.training.handle import LiveMark
     from neuralmark.training.imprinting import imprint
+    from neuralmark.triggers.triggers import Triggers
 
 __all__ = [
     "AttachOptions",
@@ -50,6 +51,7 @@ __all__ = [
     "Parameters",
     "Recheck",
     "Ruling",
+    "Triggers",
     "Verdict",
     "VerifyOptions",
     "__version__",
@@ -86,6 +88,7 @@ _HOME = {
     "Parameters": "core.key",
     "Recheck": "marking.rechecking",
     "Ruling": "disputes",
+    "Triggers": "triggers.triggers",
     "Verdict": "records",
     "VerifyOptions": "marking.options",
     "arbitrate": "disputes",

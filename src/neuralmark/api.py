@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from neuralmark import schemes
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.heads import heads_of
 from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import (
+    LiveModelError,
     ParameterError,
     TooFewCarriersError,
     UnknownTensorError,
@@ -24,6 +26,7 @@ from neuralmark.marking.placement import listed
 from neuralmark.marking.reading import Progress
 from neuralmark.marking.rechecking import Recheck, Way
 from neuralmark.records import Claim, Lineage, Verdict, presenting
+from neuralmark.triggers.triggers import Triggers
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +41,7 @@ def verify(
     claim: Claim | str | Path | dict[str, Any] | None = None,
     tensors: Sequence[str] | str | None = None,
     options: VerifyOptions | None = None,
+    triggers: Triggers | str | Path | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
     """Look for the key's mark in a checkpoint (a path), a live module or a state dict.
@@ -57,6 +61,8 @@ def verify(
         tensors: Names of the tensors to read instead of searching.
         options: The anchor, how much is done to align, digests of whole files; see
             `VerifyOptions`.
+        triggers: For schemes that read activations: the triggers, or the path of their file. The
+            model must be a live module then.
         progress: Called with what is being done, bytes done, and bytes in all; tensors instead of
             bytes while they are found, aligned and restored.
 
@@ -66,6 +72,8 @@ def verify(
     Raises:
         InputError: The model, or the claim, cannot be read.
         UsageError: The claim is of another key, or a named tensor is not there or too small.
+        LiveModelError: The scheme reads activations, and the model is no live module.
+        TriggerMismatchError: The triggers do not fit the model or the claim, or none are given.
 
     Examples:
         >>> verdict = neuralmark.verify("marked.safetensors", key)
@@ -78,7 +86,8 @@ def verify(
         True
     """
     way = Way(Claim.given(claim), listed(tensors))
-    how = HowRead(options_of(VerifyOptions, options), progress, claim_file=_file(claim))
+    wanted = options_of(VerifyOptions, options)
+    how = HowRead(wanted, progress, claim_file=_file(claim), triggers=triggers)
     return _verified(model, key, way, how)
 
 
@@ -92,6 +101,7 @@ class HowRead:
     """Whether a claim beside the model is followed where none is given."""
     claim_file: Path | None = None
     """Where the claim was read from: its anchor lies beside it."""
+    triggers: Triggers | str | Path | None = None
 
 
 def _file(claim: Any) -> Path | None:
@@ -101,7 +111,9 @@ def _file(claim: Any) -> Path | None:
 def _verified(
     model: "str | Path | torch.nn.Module | Mapping[str, Any]", key: Key, way: Way, how: HowRead
 ) -> Verdict:
-    if isinstance(model, str | Path):
+    if isinstance(key, Key) and _reads_activations(key):
+        verdict = _activations_read(model, key, way, how.triggers)
+    elif isinstance(model, str | Path):
         verdict = verification.verify(
             model,
             key,
@@ -135,6 +147,25 @@ def _verified(
     )
 
 
+def _reads_activations(key: Key) -> bool:
+    return isinstance(schemes.get(key.parameters.scheme), schemes.TriggerScheme)
+
+
+def _activations_read(
+    model: "str | Path | torch.nn.Module | Mapping[str, Any]",
+    key: Key,
+    way: Way,
+    given: Triggers | str | Path | None,
+) -> Verdict:
+    """The verdict on a live model at its triggers; anything else is refused before it is opened."""
+    if isinstance(model, str | Path | Mapping):
+        schemes.require_weights(key.parameters)
+    triggers = Triggers.given(given, key)
+    from neuralmark.training.activations import examine_activations
+
+    return examine_activations(model, key, triggers, claim=way.claim, layers=way.tensors)
+
+
 def recheck(
     verdict: Verdict | str | Path,
     model: "str | Path | torch.nn.Module | Mapping[str, Any]",
@@ -166,6 +197,7 @@ def recheck(
         ParameterError: If the verdict or the key is none.
         RecordError: If the file holds no verdict.
         CheckpointError: If the model cannot be opened.
+        LiveModelError: If the key's scheme reads activations.
 
     Examples:
         >>> verdict = neuralmark.verify("marked.safetensors", key)
@@ -178,6 +210,11 @@ def recheck(
         raise ParameterError(f"expected a Verdict, not {type(verdict).__name__}: use Verdict.load")
     if not isinstance(key, Key):
         raise ParameterError(f"expected a Key, not {type(key).__name__}: use Key.load(FILE)")
+    if _reads_activations(key):
+        raise LiveModelError(
+            f"{key.parameters.scheme} is read from a live model at its triggers, and recheck takes"
+            " none: verify it again with them, and compare the two verdicts"
+        )
     followed = Claim.given(claim)
     if key.fingerprint != verdict.fingerprint:
         return rechecking.not_this_key(verdict, key)

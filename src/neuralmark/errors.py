@@ -9,6 +9,8 @@ NeuralMarkError
 │   ├── InfeasibleError            no weights can carry these bits at this margin
 │   ├── ClaimMismatchError         the claim is of another key, or of other parameters
 │   ├── AnchorMismatchError        the anchor, or the original, is of another key or claim
+│   ├── TriggerMismatchError       triggers that do not fit the model, the key or the claim
+│   ├── LiveModelError             the scheme reads a live model, and something else was given
 │   ├── PassphraseError            no passphrase given, or the two typed differ
 │   ├── OutputError                the output cannot or must not be written
 │   ├── CheckFailedError           no candidate passed the owner's own check
@@ -27,6 +29,7 @@ NeuralMarkError
     ├── KeyFileError               not a key file, damaged, or beyond the caps
     │   └── WrongPassphraseError   wrong passphrase (or an edited encrypted file)
     ├── AnchorError                not an anchor, damaged, edited, or beyond the caps
+    ├── TriggerError               no triggers, damaged, edited, or beyond the caps
     ├── RecordError                a claim, verdict, card or ruling that is not one
     ├── ResultsError               a folder of lab results that cannot be used
     ├── DataSetError               a data set that cannot be used
@@ -86,6 +89,14 @@ class ClaimMismatchError(UsageError):
 
 class AnchorMismatchError(UsageError):
     """The anchor belongs to another key or claim, or the original is not the one it was made of."""
+
+
+class TriggerMismatchError(UsageError):
+    """Triggers that do not fit the model, the key or the claim."""
+
+
+class LiveModelError(UsageError):
+    """The key's scheme reads the activations of a live model, and something else was given."""
 
 
 class PassphraseError(UsageError):
@@ -160,6 +171,10 @@ class WrongPassphraseError(KeyFileError):
 
 class AnchorError(InputError):
     """Not an anchor file, a truncated, edited or lying one, or one beyond the caps."""
+
+
+class TriggerError(InputError):
+    """Not a set of triggers, or one that was damaged, edited, or is beyond the caps."""
 
 
 class RecordError(InputError):

@@ -8,8 +8,10 @@ from scipy.stats import binom, chisquare
 
 from neuralmark import Key, schemes
 from neuralmark.core.readout import Known
+from neuralmark.training.activations import LayerAtTriggers
 from tests.support.learnt import weights_of
 from tests.support.schemes import ALL
+from tests.support.triggered import LAYER, TRIGGERED, marked
 
 KEYS, BITS = 2000, 64
 SIZES = {
@@ -38,19 +40,47 @@ def test_matches_follow_the_binomial_law(name: str, weights: np.ndarray) -> None
         known = Known.of(mark)
         counts[int((scheme.logits(known, pooled) * known.signs > 0).sum())] += 1
 
-    at = np.arange(BITS + 1)
+    require_coins(counts)
+
+
+@pytest.mark.parametrize("name", TRIGGERED)
+def test_activations_of_a_learnt_network_match_by_the_same_law(name: str) -> None:
+    """A network with a mark of another key in it, its layer, and triggers of its own."""
+    made = marked(name)
+    scheme = schemes.get(name)
+    layer = LayerAtTriggers(made.model(), LAYER[name], made.key, made.triggers)
+    bits = BITS // 4 * 5 if name == "featuremap" else BITS // 8 * 10
+    own = dict(made.key.parameters.own)
+    parameters = schemes.parameters(name, bits=bits, own=own)
+    placement = layer.placement()
+    values = layer.values().detach().double().numpy()
+    counts = np.zeros(bits + 1, np.int64)
+    for number in range(KEYS):
+        key = Key(parameters, b"", salt=bytes(32), secret=number.to_bytes(32, "little"))
+        mark = key.at(placement, triggers=made.triggers.digest)
+        pooled = values.reshape(-1, scheme.carriers(mark, placement).pools).mean(0)
+        known = Known.of(mark)
+        counts[int((scheme.logits(known, pooled) * known.signs > 0).sum())] += 1
+    require_coins(counts)
+
+
+def require_coins(counts: np.ndarray) -> None:
+    """Mean, variance and shape of the binomial law."""
+    bits = len(counts) - 1
+    at = np.arange(bits + 1)
     mean = float(counts @ at) / KEYS
     variance = float(counts @ (at - mean) ** 2) / (KEYS - 1)
-    assert abs(mean - BITS / 2) < 4 * np.sqrt(BITS / 4 / KEYS)
-    assert abs(variance / (BITS / 4) - 1) < 4 * np.sqrt(2 / KEYS)
+    assert abs(mean - bits / 2) < 4 * np.sqrt(bits / 4 / KEYS)
+    assert abs(variance / (bits / 4) - 1) < 4 * np.sqrt(2 / KEYS)
     assert chi_square(counts) > 1e-4
 
 
 def chi_square(counts: np.ndarray) -> float:
     """How likely counts as odd as these are, if every bit is a fair coin."""
-    expected = binom.pmf(np.arange(BITS + 1), BITS, 0.5) * KEYS
+    bits = len(counts) - 1
+    expected = binom.pmf(np.arange(bits + 1), bits, 0.5) * KEYS
     inner = np.flatnonzero(expected >= 5)
-    edges = [0, *range(int(inner[0]) + 1, int(inner[-1]) + 1), BITS + 1]
+    edges = [0, *range(int(inner[0]) + 1, int(inner[-1]) + 1), bits + 1]
     bins = [(counts[low:high].sum(), expected[low:high].sum()) for low, high in pairwise(edges)]
     found = chisquare([seen for seen, _ in bins], [wanted for _, wanted in bins])
     return float(found.pvalue)

@@ -24,7 +24,8 @@ STRENGTH = {"greedymark": 300.0, "stdm": 0.1}
 """GreedyMark's published weight takes hundreds of epochs; a test has a few hundred steps. ST-DM's
 slope is α·β times that of the others."""
 
-ALL = schemes.names()
+ALL = [name for name in schemes.names() if schemes.get(name).reads == "weights"]
+"""Those that read weights; those that read activations are in tests/schemes/test_triggered.py."""
 
 MARKING = [name for name in ALL if schemes.get(name).marks]
 

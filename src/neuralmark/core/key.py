@@ -36,7 +36,8 @@ NONE: Final = "none"
 FILTERS: tuple[Filter, ...] = get_args(Filter)
 """How carriers are chosen: by a keystream grown from b, by b laid over the weights again and again
 (as published; it shows itself in trained marks), by a secret pattern, or not at all."""
-ANCHOR_BYTES = 64
+DIGEST_BYTES = 64
+"""Of an anchor, and of triggers."""
 SECRET_BYTES = 32
 MAX_BITS = MAX_POOLS = 1 << 16
 MAX_ENTRIES = 1 << 24
@@ -262,19 +263,22 @@ class Terms:
     content: bytes = b""
     anchor: bytes = b""
     """Digest of the anchor (64 bytes), or nothing."""
+    triggers: bytes = b""
+    """Digest of the triggers (64 bytes) of a scheme that reads activations, or nothing."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty placement, a tensor listed twice and an anchor of another length."""
+        """Refuse an empty placement, a tensor listed twice and digests of another length."""
         names = [name for name, _ in self.placement]
         if not names:
             raise ParameterError("no tensor to mark: the list is empty")
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ParameterError(f"the tensor {twice!r} is listed twice; name each tensor once")
-        if len(self.anchor) not in (0, ANCHOR_BYTES):
-            raise ParameterError(
-                f"the digest of an anchor has {ANCHOR_BYTES} bytes, not {len(self.anchor)}"
-            )
+        for what, digest in (("an anchor", self.anchor), ("triggers", self.triggers)):
+            if len(digest) not in (0, DIGEST_BYTES):
+                raise ParameterError(
+                    f"the digest of {what} has {DIGEST_BYTES} bytes, not {len(digest)}"
+                )
 
     def transcript(self, domain: bytes, secret: bytes = b"") -> bytes:
         """What is hashed to derive anything: all terms, and the secret."""
@@ -284,6 +288,7 @@ class Terms:
             + enc(canonical_json([[name, list(shape)] for name, shape in self.placement]))
             + enc(self.content)
             + enc(self.anchor)
+            + (enc(self.triggers) if self.triggers else b"")
             + secret
         )
 

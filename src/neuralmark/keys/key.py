@@ -201,18 +201,20 @@ class Key:
         """`native` or `raw`."""
         return "native" if self.secret is not None else "raw"
 
-    def at(self, placement: Placement, anchor: bytes = b"") -> Mark:
+    def at(self, placement: Placement, anchor: bytes = b"", triggers: bytes = b"") -> Mark:
         """The mark this key makes at a placement (for a raw key the same everywhere).
 
         Args:
             placement: The marked tensors in order, a canonical name and a shape each.
             anchor: The digest of the coarse copy that the mark is bound to, if there is one.
+            triggers: The digest of the triggers, for schemes that read activations.
 
         Returns:
             The matrix and the bits of the mark, both secret.
 
         Raises:
             ParameterError: The placement is empty or names a tensor twice.
+            LiveModelError: The scheme reads activations, and no triggers are given.
 
         Examples:
             >>> mark = key.at((("layer1.weight", (128, 128)),))
@@ -220,7 +222,7 @@ class Key:
             ((320, 160), 160)
         """
         scheme = schemes.get(self.parameters.scheme)
-        terms = Terms(self.parameters, placement, self.content, anchor)
+        terms = Terms(self.parameters, placement, self.content, anchor, triggers)
         if self.secret is not None:
             return scheme.derive(self.secret, terms)
         assert self.matrix is not None

@@ -19,6 +19,7 @@ def claim_of(
     marked: Digest,
     source: Digest | None,
     anchor: ClaimedAnchor | None = None,
+    triggers: bytes = b"",
 ) -> Claim:
     """What is recorded of a mark: whose it is, where it lies, what it was put into."""
     return Claim(
@@ -29,6 +30,7 @@ def claim_of(
         marked,
         source,
         anchor=anchor,
+        triggers=triggers.hex() or None,
     )
 
 

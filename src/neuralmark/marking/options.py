@@ -15,6 +15,7 @@ from neuralmark.anchors.heads import check_heads
 from neuralmark.core.key import Parameters
 from neuralmark.errors import ParameterError
 from neuralmark.keys.key import Key
+from neuralmark.triggers.triggers import Triggers
 
 if TYPE_CHECKING:
     from neuralmark.anchors.anchor import Anchor
@@ -223,6 +224,10 @@ class AttachOptions:
         strength: The margin in σz for projection, else the weight of the embedding loss.
         every: After how many steps to project.
         target: What is marked, "weights" or "lora-delta" (the products of LoRA layers).
+        triggers: For schemes that read activations, which take one layer's name as `tensors`: the
+            triggers, or the path of their file.
+        augment: What is done to the triggers at every step (a batch in, a batch out), so that the
+            mark is read from changed ones too; by default nothing.
 
     Raises:
         ParameterError: A value is out of range.
@@ -237,6 +242,8 @@ class AttachOptions:
     strength: float | None = None
     every: int = 1
     target: Target = "weights"
+    triggers: Triggers | str | Path | None = None
+    augment: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no model can be trained with."""
@@ -250,6 +257,13 @@ class AttachOptions:
         every = self.every
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ParameterError(f"every must be a whole number of steps, not {every!r}")
+        if self.triggers is not None and not isinstance(self.triggers, Triggers | str | Path):
+            raise ParameterError(
+                "triggers must be Triggers or the path of their file, not"
+                f" {type(self.triggers).__name__}"
+            )
+        if self.augment is not None and not callable(self.augment):
+            raise ParameterError(f"augment must be a function, not {shown(self.augment)}")
 
 
 def _is_positive(value: Any) -> bool:

@@ -108,9 +108,13 @@ def verify(
 
 
 def require_key(key: Key) -> None:
-    """Refuse what is no key, such as the path of one."""
+    """Refuse what is no key, such as the path of one, and a key that weights alone cannot tell of.
+
+    A scheme that reads activations needs a live model and its triggers.
+    """
     if not isinstance(key, Key):
         raise ParameterError(f"expected a Key, not {type(key).__name__}: use Key.load(FILE)")
+    schemes.require_weights(key.parameters)
 
 
 def _said(verdict: Verdict) -> Verdict:

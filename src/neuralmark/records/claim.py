@@ -16,6 +16,7 @@ from neuralmark.records.parts import (
     placement_from,
     placement_list,
     text,
+    triggers_from,
 )
 from neuralmark.storage import files
 from neuralmark.version import __version__
@@ -37,6 +38,7 @@ class Claim:
         source_digest: The same of the model before; None if it is not known.
         library: Version that wrote it.
         anchor: Digest, bits and heads of the anchor that the mark is bound to; None without one.
+        triggers: Digest of the triggers, in hexadecimal digits, where activations are read.
 
     Examples:
         >>> claim = Claim.load("marked.safetensors.claim.json")
@@ -52,6 +54,7 @@ class Claim:
     source_digest: Digest | None = None
     library: str = __version__
     anchor: ClaimedAnchor | None = None
+    triggers: str | None = None
 
     @property
     def anchor_digest(self) -> bytes:
@@ -68,7 +71,7 @@ class Claim:
             >>> Claim.load("marked.safetensors.claim.json").to_dict()["scheme"]
             'neuralmark'
         """
-        return {
+        told = {
             "format": CLAIM_FORMAT,
             "version": 1,
             "fingerprint": self.fingerprint,
@@ -81,6 +84,7 @@ class Claim:
             "marked_digest": asdict(self.marked_digest),
             "library": self.library,
         }
+        return told if self.triggers is None else {**told, "triggers": self.triggers}
 
     def to_json(self) -> str:
         """Readable JSON.
@@ -259,4 +263,5 @@ class Claim:
             source_digest=None if source is None else digest_from(source),
             library=text(data["library"]),
             anchor=anchor_from(data["anchor"]),
+            triggers=triggers_from(data.get("triggers")),
         )

@@ -141,6 +141,10 @@ class Fields:
             raise ValueError(f"{self._path(name)} is missing")
         return self._members[name]
 
+    def optional(self, name: str) -> Any:
+        """A member as it is; None where there is none."""
+        return self._members.get(name)
+
     def empty(self, name: str) -> bool:
         """Whether a member is null."""
         return self.raw(name) is None

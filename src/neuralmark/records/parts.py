@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from neuralmark.core.key import ANCHOR_BYTES, Placement
+from neuralmark.core.key import DIGEST_BYTES, Placement
 
 TensorMapping = Literal["names", "prefix", "search", "anchor"]
 """How the marked tensors were found: by name, under one common prefix, by trying all, or by their
@@ -29,7 +29,7 @@ class Digest:
     algorithm: str = "sha256"
 
 
-ANCHOR_DIGEST = re.compile(f"[0-9a-f]{{{2 * ANCHOR_BYTES}}}")
+ANCHOR_DIGEST = TRIGGER_DIGEST = re.compile(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
 _MOST_BITS, _MOST_HEADS = 8, 1024
 
 
@@ -131,6 +131,15 @@ def placement_from(value: Any) -> Placement:
     if len({name for name, _ in value}) != len(value):
         raise ValueError("placement names a tensor twice")
     return tuple((name, tuple(shape)) for name, shape in value)
+
+
+def triggers_from(value: Any) -> str | None:
+    """The digest of triggers from parsed JSON, or None; raises on anything else."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not TRIGGER_DIGEST.fullmatch(value):
+        raise ValueError("the digest of the triggers is none")
+    return value
 
 
 def digest_from(value: Any) -> Digest:

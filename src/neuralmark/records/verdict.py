@@ -27,6 +27,7 @@ from neuralmark.records.parts import (
     digest_from,
     placement_from,
     placement_list,
+    triggers_from,
 )
 from neuralmark.version import __version__
 
@@ -82,6 +83,7 @@ class Verdict(Record):
         owner: The owner's public label, where he wants it shown; nothing depends on it.
         claim_digest: SHA-256 of the claim that was followed, as `sha256sum` prints it for the file.
         anchor_digest: Digest of the anchor that the key was bound to, in hexadecimal digits.
+        trigger_digest: Digest of the triggers, where activations were read.
         versions: Of what it was computed with.
         readings: What reading by position and reading aligned gave, where there was an anchor.
         alignment: How the weights were put back in order; None if they were not.
@@ -125,6 +127,7 @@ class Verdict(Record):
     owner: str | None = None
     claim_digest: str | None = None
     anchor_digest: str | None = None
+    trigger_digest: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     readings: tuple[BitsRead, ...] = ()
     alignment: Alignment | None = None
@@ -261,6 +264,7 @@ class Verdict(Record):
             "owner": self.owner,
             "claim_digest": self.claim_digest,
             "anchor_digest": self.anchor_digest,
+            **({} if self.trigger_digest is None else {"trigger_digest": self.trigger_digest}),
             "versions": dict(self.versions),
             "readings": [asdict(reading) for reading in self.readings],
             "alignment": None if self.alignment is None else self.alignment.to_dict(),
@@ -317,6 +321,7 @@ class Verdict(Record):
             checkpoint_digest=digest_from(given.raw("checkpoint_digest")),
             claim_digest=given.text_or_none("claim_digest"),
             anchor_digest=_anchor(given.text_or_none("anchor_digest")),
+            trigger_digest=triggers_from(given.optional("trigger_digest")),
             versions=given.table("versions").all_texts(),
             readings=tuple(map(BitsRead.read, given.tables("readings"))),
             alignment=(

@@ -12,11 +12,22 @@ from functools import cache
 from typing import Any
 
 from neuralmark.core.key import Filter, Mark, Parameters
-from neuralmark.errors import UnknownSchemeError
+from neuralmark.errors import LiveModelError, UnknownSchemeError
 from neuralmark.registry import Registry
+from neuralmark.schemes._triggered import TriggerScheme, live_needed
 from neuralmark.schemes.contract import Arrays, Facts, Scheme
 
-__all__ = ["Arrays", "Facts", "Scheme", "get", "names", "of", "parameters"]
+__all__ = [
+    "Arrays",
+    "Facts",
+    "Scheme",
+    "TriggerScheme",
+    "get",
+    "names",
+    "of",
+    "parameters",
+    "require_weights",
+]
 
 
 _schemes: Registry[Scheme] = Registry(
@@ -111,3 +122,20 @@ def parameters(
         512
     """
     return get(scheme).parameters(bits, pools, rounds, filter, own)
+
+
+def require_weights(parameters: Parameters) -> None:
+    """Refuse a scheme that weights alone do not tell of.
+
+    Args:
+        parameters: What a key has.
+
+    Raises:
+        LiveModelError: The scheme reads the activations of a live model at its triggers.
+
+    Examples:
+        >>> neuralmark.schemes.require_weights(key.parameters)
+    """
+    scheme = get(parameters.scheme)
+    if isinstance(scheme, TriggerScheme):
+        raise LiveModelError(live_needed(scheme.name))

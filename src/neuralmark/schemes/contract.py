@@ -10,8 +10,7 @@ gradients reach the weights, without the scheme knowing of any of it.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -33,36 +32,18 @@ from neuralmark.core.key import (
 )
 from neuralmark.core.readout import Array, Known
 from neuralmark.errors import ParameterError
+from neuralmark.schemes._checks import check_settings, check_sizes
+from neuralmark.schemes._facts import Facts
+
+__all__ = ["ACTIVATIONS", "Arrays", "Facts", "Reads", "Scheme", "total_size"]
+
+Reads = Literal["weights", "activations"]
+"""What a read-out looks at: weights, which a file holds, or what a live model makes of triggers."""
+WEIGHTS: Final = "weights"
+ACTIVATIONS: Final = "activations"
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 """What a raw key holds: `matrix` (pools x bits) and whatever else its maker chose freely."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a user should know of a scheme before choosing it; `neuralmark schemes` prints it.
-
-    Attributes:
-        origin: Who published it.
-        bit: What number's sign a bit is.
-        needs: What verification needs to look at.
-        survives: Which attacks it survives, and which not.
-        costs: What it changes or how long it takes.
-        proves: What a full match proves: as published, and with a key derived from a secret.
-        reconstruction: Whether only its idea was published, and the details are ours.
-
-    Examples:
-        >>> neuralmark.schemes.get("feng").facts.reconstruction
-        True
-    """
-
-    origin: str = ""
-    bit: str = ""
-    needs: str = ""
-    survives: str = ""
-    costs: str = ""
-    proves: str = ""
-    reconstruction: bool = False
 
 
 class Scheme(ABC):
@@ -80,6 +61,9 @@ class Scheme(ABC):
         filters: The filters that it can be used with, the usual one first.
         settings: The scheme's own settings and their defaults.
         facts: What to know before choosing it.
+        reads: What is read, `weights` or `activations` (see `TriggerScheme`).
+        whole: Whether the loss looks at every carrier, not only at the means of the pools.
+        learnt: Arrays of the mark that a training moves along, and the size of their steps.
 
     Examples:
         >>> scheme = neuralmark.schemes.get("votemark")
@@ -96,6 +80,9 @@ class Scheme(ABC):
     filters: ClassVar[tuple[Filter, ...]] = (NONE,)
     settings: ClassVar[Mapping[str, Any]] = {}
     facts: ClassVar[Facts] = Facts()
+    reads: ClassVar[Reads] = WEIGHTS
+    whole: ClassVar[bool] = False
+    learnt: ClassVar[Mapping[str, float]] = {}
 
     @property
     def name(self) -> str:
@@ -163,26 +150,10 @@ class Scheme(ABC):
         """
         self._check_filter(parameters.filter)
         self._check_sizes(parameters)
-        known = set(self.settings)
-        unknown = sorted(set(dict(parameters.own)) - known)
-        if unknown:
-            has = f"it has {', '.join(sorted(known))}" if known else "it has none of its own"
-            raise ParameterError(f"{self.name} has no setting {unknown[0]!r}; {has}")
-        if missing := sorted(known - set(dict(parameters.own))):
-            raise ParameterError(f"{self.name} needs its setting {missing[0]!r}")
-        for name, default in self.settings.items():
-            value = parameters.setting(name)
-            number = isinstance(default, int | float)
-            if number != isinstance(value, int | float):
-                raise ParameterError(f"{name} must be like {default!r}, not {value!r}")
+        check_settings(self.name, self.settings, parameters)
 
     def _check_sizes(self, parameters: Parameters) -> None:
-        if parameters.filter == NONE and (parameters.rounds or parameters.pools):
-            raise ParameterError(
-                f"{self.name} without a filter takes neither pools nor rounds: leave them out"
-            )
-        if parameters.filter != NONE and not (parameters.rounds and parameters.pools):
-            raise ParameterError("a filter needs rounds and pools: give both, or leave both out")
+        check_sizes(self.name, parameters)
 
     def _check_filter(self, chosen: str) -> None:
         if chosen not in self.filters:
@@ -325,7 +296,8 @@ class Scheme(ABC):
 
         Args:
             known: The mark, as arrays.
-            pooled: The means of the carriers, one per pool.
+            pooled: The means of the carriers, one per pool; for schemes that look at the `whole`,
+                a row of pools for each carrier that a pool has.
             step: The training step, for schemes whose loss has noise.
 
         Returns:

@@ -19,6 +19,7 @@ from neuralmark.keys.key import Key
 from neuralmark.marking.options import QUICK, USUAL, AttachOptions, Mode, Spread, Target, options_of
 from neuralmark.marking.placement import Tensor, auto, listed, placement_of, select
 from neuralmark.marking.reading import require_carriers
+from neuralmark.training.activations import triggered_site
 from neuralmark.training.derived import LORA_DELTA
 from neuralmark.training.handle import LiveMark
 from neuralmark.training.layout import require_agreement
@@ -56,6 +57,8 @@ def attach(
         (1.0, 1)
     """
     options = options_of(AttachOptions, options)
+    if isinstance(schemes.get(key.parameters.scheme), schemes.TriggerScheme):
+        return attach_triggered(model, unwrap(optimizer), key, options)
     site = locate(model, key, options.tensors, options.target)
     inner = unwrap(optimizer)
     scheme = schemes.of(site.mark)
@@ -91,6 +94,33 @@ def attach(
         undo.append(watch_others(live, site, inner))
         warn_of_averages(site, stored_names(site))
     live.start(inner, undo)
+    return live
+
+
+def attach_triggered(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, key: Key, options: AttachOptions
+) -> LiveMark:
+    """Train a mark into what a layer gives out for the triggers.
+
+    The triggers go through the model by themselves before every step, in evaluation as they will be
+    when the mark is read; the gradient of the embedding loss is added to that of the task.
+    """
+    if options.mode == "projection":
+        raise ParameterError(
+            f"{key.parameters.scheme} cannot be projected, activations are computed: use"
+            ' mode="gradient"'
+        )
+    if key.kind == "raw":
+        raise ParameterError("a raw key can only be checked, never written: make a key first")
+    site = triggered_site(model, key, options)
+    settings = _settings(options, "gradient")
+    live = LiveMark(site, settings)
+    _require_trainable(site, optimizer)
+    _require_descent(site, optimizer, settings.mode)
+    undo = register(live, site, optimizer)
+    if settings.mode != "loss":
+        undo.append(watch_others(live, site, optimizer))
+    live.start(optimizer, undo)
     return live
 
 

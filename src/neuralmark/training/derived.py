@@ -112,8 +112,8 @@ def _join(prefix: str, name: str) -> str:
 
 
 @contextmanager
-def _at_rest(module: torch.nn.Module) -> Iterator[None]:
-    """In evaluation: looking at a weight must not go on with spectral norm's power iteration."""
+def at_rest(module: torch.nn.Module) -> Iterator[None]:
+    """In evaluation: looking must not go on with spectral norm's power iteration, say."""
     training = [each for each in module.modules() if each.training]
     for each in training:
         each.training = False
@@ -131,7 +131,7 @@ def _parametrised(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, M
         originals = [p for p in made.parameters() if p.is_floating_point()]
 
         def used(name: str = name, made: torch.nn.Module = made) -> torch.Tensor:
-            with _at_rest(made):
+            with at_rest(made):
                 weight: torch.Tensor = getattr(module, name)
             return weight
 

@@ -111,7 +111,9 @@ class LiveMark:
         self._company.compare()
         with self._work.exactly():
             values = [source.values(differentiable=True) for source in self._site.sources]
-            term = self._work.loss(self._work.pools_of(values), self.steps)
+            found = self._work.pools_of(values)
+            self._work.learn(found, self.steps)
+            term = self._work.loss(found, self.steps)
         return self.settings.strength * term
 
     def claim(self) -> Claim:
@@ -131,6 +133,9 @@ class LiveMark:
         if self._hooks and not self.steps:
             warn_of_copies(self)
         suspect = LiveSuspect(site.model.module)
+        if site.triggers:
+            whole = suspect.digest(suspect.digests())
+            return claim_of(site.key, site.placement, whole, None, triggers=site.triggers)
         by_name = {tensor.name: tensor for tensor in suspect.tensors()}
         tensors = tuple(by_name[name] for name, _ in site.placement)
         attempt = Attempt(site.placement, tensors, "names", anchor=site.anchor_digest)

@@ -313,6 +313,11 @@ class LiveSuspect:
         """As for a file; there are no files."""
         return digest_of_state(self._model.state, tensors)
 
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of every tensor that this process has whole, by canonical name."""
+        found = ((each.name, self._model.whole(each.info.name)) for each in self.tensors())
+        return {name: _sha256(whole) for name, whole in found if whole is not None}
+
     def _source(
         self, tensor: Tensor, attempt: Attempt, carriers: Carriers, start: int
     ) -> WeightSource:

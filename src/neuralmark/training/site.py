@@ -50,6 +50,9 @@ class Site:
     anchor: ClaimedAnchor | None = None
     """The anchor that the mark is bound to; marks that are trained in have none."""
 
+    triggers: bytes = b""
+    """Digest of the triggers, where activations are read."""
+
     @property
     def anchor_digest(self) -> bytes:
         """What the derivation takes: the digest of the anchor, or nothing."""

@@ -33,6 +33,7 @@ class MarkWork:
         self._quick: dict[_Place, Quick | None] = {}
         self._solver: imprint.LeastChange | None = None
         self._fields: Sequence[Field] = fields
+        self._learner: torch.optim.Optimizer | None = None
 
     # Reading.
 
@@ -62,8 +63,32 @@ class MarkWork:
     def loss(self, found: Pools, step: int) -> torch.Tensor:
         """The embedding loss, without the strength."""
         known = self._sharp(found.pooled)
-        loss: torch.Tensor = self.scheme.loss(known, found.pooled, step)
+        loss: torch.Tensor = self.scheme.loss(known, self._seen(found), step)
         return loss
+
+    def learn(self, found: Pools, step: int) -> None:
+        """One step of what the scheme learns along with the weights, such as centres of classes."""
+        if not self.scheme.learnt:
+            return
+        known = self._sharp(found.pooled)
+        if self._learner is None:
+            self._learner = torch.optim.Adam(
+                {"params": [known.extra[name].requires_grad_()], "lr": rate}
+                for name, rate in self.scheme.learnt.items()
+            )
+        with torch.enable_grad():
+            loss = self.scheme.loss(known, self._seen(found).detach(), step)
+        if loss.requires_grad:  # not every form of a scheme uses what others learn
+            self._learner.zero_grad()
+            loss.backward()
+            self._learner.step()
+
+    def _seen(self, found: Pools) -> torch.Tensor:
+        """What the scheme's loss looks at: the means of the pools, or every carrier in them."""
+        if not self.scheme.whole:
+            return found.pooled
+        assert found.values is not None
+        return found.values.reshape(-1, self.site.carriers.pools)
 
     def exactly(self) -> Any:
         """No autocast: the read-out is computed in full precision."""
@@ -114,11 +139,23 @@ class MarkWork:
     ) -> Pools:
         """The general way: each source takes its share."""
         site, found = self.site, self.pools()
+        if self.scheme.whole:
+            self.learn(found, step)
+            (source,) = site.sources
+            source.push(self._slope(found, step) * factor)
+            return found
         share = self._share(found.pooled, step) * factor
         for source in site.sources:
             if source not in frozen:
                 source.push(self._spread(share, source))
         return found
+
+    def _slope(self, found: Pools, step: int) -> torch.Tensor:
+        """∂L_e/∂w at every carrier."""
+        with torch.enable_grad():
+            given = self._seen(found).detach().requires_grad_()
+            loss = self.scheme.loss(self._sharp(found.pooled), given, step)
+            return torch.autograd.grad(loss, given)[0].reshape(-1)
 
     def _share(self, pooled: torch.Tensor, step: int) -> torch.Tensor:
         """∂L_e/∂w at a carrier of each pool: in closed form, or by autograd."""

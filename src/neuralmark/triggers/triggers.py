@@ -1,0 +1,260 @@
+"""Triggers: a few inputs, drawn by a key, and the file that they are sealed in."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neuralmark import schemes
+from neuralmark.anchors.chunks import ChunkReader, ChunkWriter, SealedKind
+from neuralmark.core.encoding import canonical_json, enc, strict_json
+from neuralmark.core.triggers import (
+    UNLABELLED,
+    Inputs,
+    Labels,
+    chosen_triggers,
+    trigger_digest,
+)
+from neuralmark.errors import LiveModelError, ParameterError, TriggerError, TriggerMismatchError
+from neuralmark.keys.key import Key
+from neuralmark.storage import files
+from neuralmark.triggers.inputs import read_inputs
+
+SEALED = SealedKind(
+    b"NMTRIGR1", "neuralmark-triggers", "trigger file", TriggerError, TriggerMismatchError
+)
+MOST = 1 << 28
+"""Bytes of all inputs of a set."""
+_MAX_HEAD = 1 << 12
+_TYPES = {"f": "<f4", "i": "<i8"}
+
+
+@dataclass(frozen=True, eq=False)
+class Triggers:
+    """Inputs at which a live model is read, with their labels. As secret as the key.
+
+    Attributes:
+        inputs: What the model is given, one after the other: float32, or int64 for tokens.
+        labels: The class of each; -1 where it has none.
+
+    Raises:
+        TriggerError: They are no numbers that a model could take.
+
+    Examples:
+        >>> import numpy as np
+        >>> triggers = neuralmark.Triggers.of(np.zeros((4, 3)), [0, 0, 1, 1])
+        >>> len(triggers), len(triggers.digest)
+        (4, 64)
+    """
+
+    inputs: Inputs = field(repr=False)
+    labels: Labels = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no set of inputs."""
+        if self.inputs.ndim < 1 or not len(self.inputs) or not self.inputs.size:
+            raise TriggerError("there are no triggers: give at least one input")
+        if self.inputs.dtype not in (np.dtype("<f4"), np.dtype("<i8")):
+            raise TriggerError(
+                f"triggers must be floating-point numbers or int64, not {self.inputs.dtype}"
+            )
+        if self.labels.shape != (len(self.inputs),) or (self.labels < UNLABELLED).any():
+            raise TriggerError("every trigger has one label, a whole number from 0")
+        if self.inputs.nbytes > MOST:
+            raise TriggerError(f"triggers of over {MOST:,} bytes are not taken: choose fewer")
+        if not np.isfinite(self.inputs).all():
+            raise TriggerError("the triggers hold NaN or infinity")
+
+    @classmethod
+    def of(cls, inputs: Any, labels: Any = None) -> "Triggers":
+        """Triggers from arrays, in any form that numpy understands.
+
+        Args:
+            inputs: What the model is given, one after the other.
+            labels: The class of each, if they have one.
+
+        Returns:
+            The triggers.
+
+        Raises:
+            TriggerError: They are no numbers that a model could take.
+
+        Examples:
+            >>> neuralmark.Triggers.of([[0.5, 0.25]]).labels.tolist()
+            [-1]
+        """
+        try:
+            given = np.asarray(inputs)
+            made: Any = given.astype(np.int64 if given.dtype.kind in "iu" else np.float32)
+            count = len(made) if made.ndim else 0
+            told = np.full(count, UNLABELLED) if labels is None else np.asarray(labels)
+            return cls(made, told.astype(np.int64))
+        except (TypeError, ValueError):
+            raise TriggerError("triggers must be arrays of numbers") from None
+
+    @classmethod
+    def draw(
+        cls,
+        data: "str | Path | Triggers",
+        key: Key,
+        *,
+        count: int | None = None,
+        classes: Sequence[int] | None = None,
+    ) -> "Triggers":
+        """Draw triggers for a key; the same key draws the same of the same data.
+
+        Args:
+            data: A .npz or safetensors file with `inputs` (and `labels`), a folder of images with a
+                folder for each class, or all inputs as `Triggers`.
+            key: A native key of a scheme that reads activations.
+            count: How many: of each class where the scheme marks classes, else in all.
+            classes: The labels to draw from; by default all that there are.
+
+        Returns:
+            The triggers.
+
+        Raises:
+            TriggerError: The data cannot be read.
+            TriggerMismatchError: There are too few inputs, or no labels where they are needed.
+            LiveModelError: The key's scheme reads weights, and needs no triggers.
+
+        Examples:
+            >>> import numpy as np
+            >>> signs = neuralmark.Key.new(neuralmark.schemes.parameters("deepsigns"))
+            >>> data = neuralmark.Triggers.of(np.eye(6), [0, 0, 0, 1, 1, 1])
+            >>> neuralmark.Triggers.draw(data, signs, count=2).labels.tolist()
+            [0, 0, 1, 1]
+        """
+        scheme = schemes.get(key.parameters.scheme)
+        if not isinstance(scheme, schemes.TriggerScheme):
+            raise LiveModelError(f"{scheme.name} reads weights, and needs no triggers")
+        if key.secret is None:
+            raise ParameterError("a raw key has no secret to draw triggers with: make a key first")
+        if isinstance(data, Triggers):
+            inputs, labels = data.inputs, data.labels
+        else:
+            inputs, labels = read_inputs(Path(data))
+        seed = enc(key.secret) + trigger_digest(inputs, labels)
+        taken = chosen_triggers(
+            labels,
+            seed,
+            scheme.usual_count if count is None else count,
+            classes,
+            each=scheme.labelled,
+        )
+        chosen: Any = np.ascontiguousarray(inputs[taken])
+        return cls(chosen, labels[taken])
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.inputs)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """64 bytes that stand for them in everything that a mark is derived from."""
+        return trigger_digest(self.inputs, self.labels)
+
+    def save(self, path: str | Path, key: Key, *, overwrite: bool = False) -> None:
+        """Write them to a file, sealed under the key: whoever has them can train them away.
+
+        Args:
+            path: Where to write it.
+            key: The key that they are drawn for.
+            overwrite: Whether to replace a file that is there.
+
+        Raises:
+            ParameterError: The key is raw.
+            OutputError: It cannot be written, or a file is there already.
+
+        Examples:
+            >>> triggers = neuralmark.Triggers.of([[0.5, 0.25]])
+            >>> triggers.save("one.triggers", key)
+            >>> neuralmark.Triggers.load("one.triggers", key).digest == triggers.digest
+            True
+        """
+        sealed = io.BytesIO()
+        writer = ChunkWriter(sealed, key, SEALED)
+        head = {"dtype": self.inputs.dtype.kind, "shape": list(self.inputs.shape)}
+        writer.write(enc(canonical_json(head)))
+        for array in (self.inputs, self.labels):
+            writer.write(np.ascontiguousarray(array, _TYPES[array.dtype.kind]).tobytes())
+        writer.finish()
+        files.write_bytes(Path(path), sealed.getvalue(), overwrite=overwrite, mode=files.PRIVATE)
+
+    @classmethod
+    def load(cls, path: str | Path, key: Key) -> "Triggers":
+        """Open a file of triggers and check all of it.
+
+        Args:
+            path: The file.
+            key: The key that they were sealed under.
+
+        Returns:
+            The triggers.
+
+        Raises:
+            TriggerError: It is no such file, or was damaged or edited.
+            TriggerMismatchError: It is of another key.
+
+        Examples:
+            >>> neuralmark.Triggers.of([[0.5, 0.25]]).save("two.triggers", key)
+            >>> len(neuralmark.Triggers.load("two.triggers", key))
+            1
+        """
+        reader = ChunkReader(Path(path), key, kind=SEALED)
+        broken = TriggerError(f"{path}: the trigger file is damaged")
+        if reader.size > MOST + (MOST >> 3) or reader.size < 8:
+            raise broken
+        plain = reader.read(0, reader.size)
+        length = int.from_bytes(plain[:8], "little")
+        if length > _MAX_HEAD:
+            raise broken
+        try:
+            head = strict_json(plain[8 : 8 + length])
+            dtype, shape = np.dtype(_TYPES[head["dtype"]]), tuple(head["shape"])
+            if not all(type(each) is int and each >= 0 for each in shape):
+                raise ValueError("a bad shape")
+            body = plain[8 + length :]
+            at = len(body) - 8 * shape[0]
+            inputs = np.frombuffer(body[:at], dtype).reshape(shape)
+            labels = np.frombuffer(body[at:], "<i8")
+        except (ValueError, KeyError, TypeError, IndexError):
+            raise broken from None
+        return cls(inputs, labels)
+
+    @classmethod
+    def given(cls, triggers: Any, key: Key) -> "Triggers":
+        """Triggers in any of the forms that callers give them in.
+
+        Args:
+            triggers: Triggers, or the path of their file.
+            key: The key that the file was sealed under.
+
+        Returns:
+            The triggers.
+
+        Raises:
+            ParameterError: It is neither.
+            TriggerError: The file is none of triggers.
+
+        Examples:
+            >>> neuralmark.Triggers.of([[0.5, 0.25]]).save("three.triggers", key)
+            >>> len(neuralmark.Triggers.given("three.triggers", key))
+            1
+        """
+        if isinstance(triggers, cls):
+            return triggers
+        if isinstance(triggers, str | Path):
+            return cls.load(triggers, key)
+        if triggers is None:
+            raise TriggerMismatchError(
+                f"{key.parameters.scheme} is read at its triggers, and none are given: give"
+                " triggers=..., a Triggers or the path of its file"
+            )
+        raise ParameterError(
+            f"triggers must be Triggers or the path of their file, not {type(triggers).__name__}"
+        )

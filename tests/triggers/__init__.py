@@ -1,0 +1,1 @@
+"""Triggers: which are drawn, their digest, their sealed file."""
