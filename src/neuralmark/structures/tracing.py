@@ -168,15 +168,15 @@ class _Walk:
         return _passed(flow, LINEAR)
 
     @staticmethod
-    def _rides(kind: str, part: Any, flow: Flow) -> bool:
+    def _rides(layer: str, part: Any, flow: Flow) -> bool:
         """Whether a module has a value of its own for each channel, or none at all."""
-        if kind in _CHANNEL_NORMS:
+        if layer in _CHANNEL_NORMS:
             return not flow.last
-        if kind in _LENGTH_NORMS:
+        if layer in _LENGTH_NORMS:
             return flow.last and len(part.normalized_shape) == 1
-        if kind == "GroupNorm":
+        if layer == "GroupNorm":
             return part.num_groups == 1 and not flow.last
-        return kind == "PReLU" and (not flow.last or flow.spatial == 0)
+        return layer == "PReLU" and (not flow.last or flow.spatial == 0)
 
     # Functions and methods.
 
@@ -303,8 +303,8 @@ def _owned(part: "torch.nn.Module") -> list[Any]:
     return [*part.parameters(recurse=False), *part.buffers(recurse=False)]
 
 
-def _attribute(module: Any, target: str) -> Any:
-    for part in target.split("."):
+def _attribute(module: Any, path: str) -> Any:
+    for part in path.split("."):
         module = getattr(module, part)
     return module
 
