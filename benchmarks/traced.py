@@ -5,7 +5,7 @@
 Three networks whose names say nothing to us (a residual one with depthwise layers and gates, one
 whose layers read all that went before, and one with norms ahead of its layers) are trained on
 10,000 images of CIFAR-10 in DIR, marked, and rebuilt by `restructure` (every channel moved, factors
-and signs where they pass), undamaged and with noise. The suspect is verified as a file, where every
+and signs where they pass), undamaged and with noise before. The suspect is verified as a file, where every
 tensor is aligned by itself, and as a live module, whose symmetries torch.fx traces. Must be
 reached: 250 of 256 bits undamaged in both ways; with noise of 0.3 deviations 250 as a live module.
 """
@@ -132,22 +132,21 @@ def marked(model: nn.Module, folder: Path, number: int) -> tuple[Any, Any, Any]:
     plain, out = folder / f"plain{number}.safetensors", folder / f"marked{number}.safetensors"
     save_file(model.state_dict(), plain)
     key = neuralmark.Key.new(content=f"network {number}")
-    made = neuralmark.embed(plain, key, out)
+    made = neuralmark.embed(plain, key, out, overwrite=True)
     return load_file(out), key, (made.claim_file, made.anchor_file)
 
 
 def suspect(make: Any, state: Any, noise: float, seed: int) -> nn.Module:
-    """Everything rebuilt, then noise."""
+    """Noise, then everything rebuilt."""
     model: nn.Module = make()
     model.load_state_dict(state)
-    rebuilt: Any = launch(
-        Restructure("all", 8), model.eval(), options=LaunchOptions(seed=seed)
-    ).model
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for value in rebuilt.parameters():
+        for value in model.parameters():
             if value.ndim > 1:
                 value += noise * value.std() * torch.randn(value.shape, generator=rng)
+    options = LaunchOptions(seed=seed)
+    rebuilt: Any = launch(Restructure("all", 8), model.eval(), options=options).model
     found: nn.Module = rebuilt.eval()
     return found
 

@@ -11,6 +11,7 @@ NeuralMarkError
 │   ├── AnchorMismatchError        the anchor, or the original, is of another key or claim
 │   ├── TriggerMismatchError       triggers that do not fit the model, the key or the claim
 │   ├── LiveModelError             the scheme reads a live model, and something else was given
+│   ├── ModelCodeError             code of a network that does not run, or fits another model
 │   ├── PassphraseError            no passphrase given, or the two typed differ
 │   ├── OutputError                the output cannot or must not be written
 │   ├── CheckFailedError           no candidate passed the owner's own check
@@ -97,6 +98,10 @@ class TriggerMismatchError(UsageError):
 
 class LiveModelError(UsageError):
     """The key's scheme reads the activations of a live model, and something else was given."""
+
+
+class ModelCodeError(UsageError):
+    """The code of a network cannot be run, or does not fit the checkpoint."""
 
 
 class PassphraseError(UsageError):
