@@ -5,9 +5,10 @@
 Three networks whose names say nothing to us (a residual one with depthwise layers and gates, one
 whose layers read all that went before, and one with norms ahead of its layers) are trained on
 10,000 images of CIFAR-10 in DIR, marked, and rebuilt by `restructure` (every channel moved, factors
-and signs where they pass), undamaged and with noise before. The suspect is verified as a file, where every
-tensor is aligned by itself, and as a live module, whose symmetries torch.fx traces. Must be
-reached: 250 of 256 bits undamaged in both ways; with noise of 0.3 deviations 250 as a live module.
+and signs where they pass), undamaged and with noise before. The suspect is verified as a
+file, where every tensor is aligned by itself, and as a live module, whose symmetries torch.fx
+traces. Must be reached: 250 of 256 bits undamaged in both ways; with noise of 0.3 deviations 250
+as a live module.
 """
 
 import sys
