@@ -25,6 +25,14 @@ def test_the_low_rank_part_is_that_of_the_svd(rows: int, columns: int) -> None:
     np.testing.assert_allclose(right @ right.T, np.eye(3), atol=1e-6)
 
 
+def test_small_matrices_are_decomposed_exactly() -> None:
+    noise = np.random.default_rng(5).standard_normal((300, 512))
+    left, right = low_rank(noise, 20)
+    sizes = np.linalg.svd(noise, compute_uv=False)
+    np.testing.assert_allclose(np.linalg.norm(left, axis=0), sizes[:20], rtol=1e-10)
+    np.testing.assert_allclose(right @ right.T, np.eye(20), atol=1e-10)
+
+
 def test_nothing_has_no_low_rank_part() -> None:
     left, right = low_rank(np.zeros((8, 9), np.float32), 4)
     assert left.shape == (8, 0)
