@@ -92,12 +92,16 @@ def changes(package: str, only: Sequence[str]) -> list[Mutation]:
     return [mutation for some in made for mutation in some]
 
 
-def tests_of(package: str, folder: Path) -> Coverage:
+def tests_of(package: str, folder: Path, only: Sequence[str]) -> Coverage:
     """What each test file reaches; watched anew where it, or the package, changed."""
     source = _digest(*(SOURCE / package).glob("*.py"))
     files = [
         str(f.relative_to(ROOT)) for part in TESTS[package] for f in (ROOT / part).rglob("*.py")
     ]
+    unknown = set(only) - set(files)
+    if unknown:
+        raise SystemExit(f"{', '.join(sorted(unknown))}: not among the tests of {package}")
+    files = [name for name in files if not only or name in only]
     digests = {name: source + _digest(ROOT / name) for name in sorted(files)}
     kept = KEPT / f"{package}-tests.json"
     known = json.loads(kept.read_text()) if kept.exists() else {}
@@ -112,7 +116,7 @@ def tests_of(package: str, folder: Path) -> Coverage:
             for test in tests:
                 reached = known[_file(test)]["lines"].setdefault(module, {})
                 reached.setdefault(str(line), []).append(test)
-    kept.write_text(json.dumps({name: known[name] for name in digests}))
+    kept.write_text(json.dumps(known))
     return _merged([known[name] for name in digests])
 
 
@@ -190,6 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser(__doc__)
     options.add_argument("package", choices=sorted(TESTS))
     options.add_argument("--module", action="append", default=[], help="only this one, core/key.py")
+    options.add_argument("--tests", action="append", default=[], help="only this file of tests")
     options.add_argument("--sample", type=int, help="so many, drawn by the seed")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--budget", type=float, default=15.0, help="seconds of tests for each")
@@ -208,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
     left = [m for m in order if m.name not in known or m.name in again - set(why)]
     prepare()
     with scratch() as folder, kept.open("a") as out:
-        tests = tests_of(given.package, folder) if left else Coverage({}, {})
+        tests = tests_of(given.package, folder, given.tests) if left else Coverage({}, {})
         for row in known.values():
             tests.count(row["name"].partition(" | ")[0], row["line"], row["killer"])
         for row in run(left, tests, folder, given.budget):
