@@ -27,7 +27,14 @@ from neuralmark.marking.anchoring import HEADS_UNKNOWN
 from neuralmark.records import ClaimedAnchor
 from tests.support import architectures
 from tests.support.checks import content_of
-from tests.support.models import QUICK, gaussian_model, plain_key, sharded_model
+from tests.support.models import (
+    QUICK,
+    gaussian,
+    gaussian_model,
+    plain_key,
+    saved,
+    sharded_model,
+)
 
 
 @pytest.fixture
@@ -314,6 +321,22 @@ def test_an_anchor_of_another_mark_does_not_hide_this_one(
     assert verdict.verified
     assert claim is not None
     assert claim.anchor is None
+
+
+def test_a_lost_claim_of_named_tensors_is_made_again_of_their_names(
+    secret: Key, tmp_path: Path
+) -> None:
+    tensors = {f"l{i}.weight": gaussian(128, 128, seed=i) for i in range(3)}
+    model = saved(tmp_path / "m.safetensors", **tensors)
+    out, names = tmp_path / "out.safetensors", ["l0.weight", "l2.weight"]
+    embed(model, secret, out, EmbedOptions(tensors=names, anchor=False))
+    claim = neuralmark.Claim.load(f"{out}.claim.json")
+    Path(f"{out}.claim.json").unlink()
+    assert rebuild_claim(out, secret)[1] is None
+    verdict, again = rebuild_claim(out, secret, tensors=names)
+    assert verdict.verified
+    assert again is not None
+    assert again.placement == claim.placement
 
 
 def test_a_claim_beside_is_rebuilt_as_it_is(marked: Path, secret: Key) -> None:

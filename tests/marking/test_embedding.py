@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,15 @@ import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.checkpoints.readers.dtypes import FLOATS
 from neuralmark.errors import (
+    CheckpointError,
     InfeasibleError,
     OutputError,
     ParameterError,
     TooFewCarriersError,
     UnsuitableTensorError,
 )
+from neuralmark.marking.embedding import few_carriers
+from neuralmark.storage import journal
 from tests.support.dtypes import TORCH
 from tests.support.models import SMALL, gaussian, saved
 
@@ -351,3 +355,38 @@ def test_a_mark_in_one_named_tensor_needs_no_claim(tmp_path: Path) -> None:
         path, key, options=neuralmark.EmbedOptions(tensors=list(tensors), anchor=False)
     ).warnings
     assert "only with the claim" in told
+    for named in (["l0.weight"], None):
+        unbound = neuralmark.EmbedOptions(tensors=named, anchor=False)
+        assert neuralmark.embed(path, key, options=unbound).warnings == ()
+
+
+@pytest.mark.parametrize(("per_pool", "warned"), [(7, True), (8, False)])
+def test_few_carriers_are_warned_about(per_pool: int, warned: bool) -> None:
+    mark = Key.new(SMALL).at((("a.weight", (512, 600)),))
+    warnings = few_carriers(mark, SimpleNamespace(per_pool=per_pool))  # type: ignore[arg-type]
+    assert bool(warnings) == warned
+
+
+def test_nothing_can_be_recovered_where_nothing_is(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no such file"):
+        neuralmark.recover(tmp_path / "absent.safetensors")
+
+
+def test_nobody_else_marks_a_model_in_place_meanwhile(tmp_path: Path) -> None:
+    path, key = saved(tmp_path / "m.safetensors"), Key.new(SMALL)
+    seen: list[str] = []
+
+    def check(candidate: Path) -> bool:
+        try:
+            with journal.exclusive(path):
+                seen.append("free")
+        except OutputError:
+            seen.append("taken")
+        return True
+
+    options = neuralmark.EmbedOptions(check=check)
+    neuralmark.embed(path, key, tmp_path / "o.safetensors", options)
+    assert set(seen) == {"free"}
+    seen.clear()
+    neuralmark.embed(path, key, options=options, in_place=True)
+    assert set(seen) == {"taken"}
