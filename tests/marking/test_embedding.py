@@ -361,7 +361,7 @@ def test_a_mark_in_one_named_tensor_needs_no_claim(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("per_pool", "warned"), [(7, True), (8, False)])
-def test_few_carriers_are_warned_about(per_pool: int, warned: bool) -> None:
+def test_eight_carriers_per_pool_are_enough(per_pool: int, warned: bool) -> None:
     mark = Key.new(SMALL).at((("a.weight", (512, 600)),))
     warnings = few_carriers(mark, SimpleNamespace(per_pool=per_pool))  # type: ignore[arg-type]
     assert bool(warnings) == warned
