@@ -41,6 +41,7 @@ def test_pools_are_those_of_the_weights_as_read(lost: tuple[str, ...]) -> None:
     inner = chosen.reshape(-1, carriers.pools)
     spread = np.sqrt(((inner - inner.mean(0)) ** 2).sum() / (carriers.size - carriers.pools))
     assert reading.within == pytest.approx(spread, rel=1e-5)
+    assert reading.norm == pytest.approx(float(np.linalg.norm(flat)), rel=1e-3)
 
 
 def test_what_was_not_touched_is_read_as_it_is() -> None:

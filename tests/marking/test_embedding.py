@@ -59,6 +59,8 @@ def test_every_float_type_is_marked_and_nothing_else_changes(tmp_path: Path, dty
 def test_the_change_is_reported_and_is_what_the_file_shows(tmp_path: Path) -> None:
     source, out = saved(tmp_path / "m.safetensors"), tmp_path / "o.safetensors"
     result = neuralmark.embed(source, Key.new(SMALL), out)
+    assert result.verdict is not None
+    assert result.verdict.checkpoint_digest.files is None
     before, after = load_file(source)["layer.weight"], load_file(out)["layer.weight"]
     change = after.astype(np.float64) - before
     assert result.change_relative == pytest.approx(

@@ -102,12 +102,46 @@ def test_grids_and_what_is_not_finite_are_told_of_chosen_tensors(path: Path) -> 
     assert all(row.grid is None for row in headers.rows)
 
 
-def test_whole_files_are_digested_on_request_only(path: Path) -> None:
+def test_whole_files_are_digested_on_request_or_if_they_are_small(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = Key.new(QUICK)
     suspect = FileSuspect(open_checkpoint(path), "m")
     assert examine(suspect, key, tensors=["a.weight"]).checkpoint_digest.files is None
     assert verify(path, key, tensors=["a.weight"]).checkpoint_digest.files is None
-    whole = verify(
-        path, key, tensors=["a.weight"], options=neuralmark.VerifyOptions(full_digest=True)
-    ).checkpoint_digest
-    assert list(whole.files or {}) == [path.name]
+    for full, most, listed in (
+        *((True, 1, [path.name]), (False, 1 << 30, [])),
+        *((None, path.stat().st_size, [path.name]), (None, path.stat().st_size - 1, [])),
+    ):
+        monkeypatch.setattr("neuralmark.marking.verification.WHOLE_UP_TO", most)
+        options = neuralmark.VerifyOptions(full_digest=full)
+        whole = verify(path, key, tensors=["a.weight"], options=options).checkpoint_digest
+        assert list(whole.files or {}) == listed
+
+
+@pytest.mark.parametrize(("size", "costs"), [(638, False), (640, True), (1200, True)])
+def test_one_carrier_per_pool_has_a_cost(tmp_path: Path, size: int, costs: bool) -> None:
+    save_file({"a.weight": gaussian(2, size // 2)}, tmp_path / "m.safetensors")
+    (row,) = neuralmark.inspect(
+        tmp_path / "m.safetensors", options=neuralmark.InspectOptions(parameters=QUICK)
+    ).rows
+    assert row.weights_per_pool == size / 2 / 320
+    assert (row.cost_percent is not None) == costs
+
+
+def test_how_far_fine_tuning_moved_is_told_with_and_without_a_key(tmp_path: Path) -> None:
+    base = {"a.weight": gaussian(128, 128), "b.weight": gaussian(96, 128, seed=1)}
+    tuned = {name: value + gaussian(*value.shape, seed=9) / 10 for name, value in base.items()}
+    save_file(base, tmp_path / "base.safetensors")
+    save_file(tuned, tmp_path / "m.safetensors")
+    change, whole = (
+        math.sqrt(sum(float(np.square(table[name], dtype=np.float64).sum()) for name in base))
+        for table in ({n: tuned[n] - base[n] for n in base}, tuned)
+    )
+    for key in (Key.new(QUICK), None):
+        options = neuralmark.InspectOptions(parameters=QUICK, base=tmp_path / "base.safetensors")
+        found = neuralmark.inspect(tmp_path / "m.safetensors", key, options).base
+        assert found is not None
+        assert found.moved == pytest.approx(change / whole, rel=1e-5)
+        assert found.unmoved == 0
+        assert [strength for strength, _ in found.exposures] == [0.5, 1.0, 2.0, 4.0]
