@@ -2,21 +2,24 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from neuralmark import Key, Verdict
-from neuralmark.checkpoints import open_checkpoint
+from neuralmark.checkpoints import TensorInfo, open_checkpoint
 from neuralmark.core.bound import bound_log2, boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.certificate import certified_radius
 from neuralmark.core.key import Float
 from neuralmark.marking.attempts import attempts_for
-from neuralmark.marking.judging import Finding, Looked, judge
+from neuralmark.marking.judging import Finding, Looked, judge, nothing_read
+from neuralmark.marking.placement import catalogue_of
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Reading
 from neuralmark.marking.verification import best_finding
-from neuralmark.records import Coverage
+from neuralmark.records import Coverage, Gap, Histogram
 from tests.support.models import QUICK, embed_unbound, gaussian_model
 
 NAMES = ["layer1.weight", "layer2.weight"]
@@ -189,3 +192,49 @@ class Watched(FileSuspect):
         """As always."""
         READ.append(attempt)
         return super().read(attempt, carriers, progress)
+
+
+def test_margins_are_counted_on_their_side(found: tuple[FileSuspect, Key, Finding]) -> None:
+    verdict = judged(found, margins_with(100, zeros=10))
+    shown = verdict.margin_histogram
+    assert (sum(shown.matched), sum(shown.missed)) == (100, 60)
+
+
+def test_a_verdict_on_nothing_has_no_margins(found: tuple[FileSuspect, Key, Finding]) -> None:
+    suspect, key, _ = found
+    gaps = (Gap("other.weight", 6, "it is not there"),)
+    verdict = nothing_read(suspect, key, (("other.weight", (2, 3)),), gaps, full_digest=False)
+    assert (verdict.status, verdict.matched, verdict.trials) == ("unreadable", 0, 0)
+    assert (verdict.smallest_margin, verdict.median_margin, verdict.bound_log2) == (0, 0, 0)
+    assert verdict.margin_histogram == Histogram((0.0, 1.0), (0,), (0,))
+    assert (verdict.mapping, verdict.missing) == ("names", gaps)
+    assert verdict.checkpoint_digest.files is None
+    assert suspect.digest({}).files is None
+    assert nothing_read(suspect, key, (), (), full_digest=True).checkpoint_digest.files
+
+
+@pytest.mark.parametrize(
+    ("share", "read", "lost"),
+    [(0.0, 0, 500), (0.5, 5_000, 500), (0.96, 9_600, 400), (1.0, 10_000, 0)],
+)
+def test_what_was_put_back_in_order_was_read(share: float, read: int, lost: int) -> None:
+    """Of 10,000 marked weights, in a model of 20,000 with 500 that are quantised."""
+    infos = [TensorInfo("a", "F32", (100, 195)), TensorInfo("b.qweight", "I8", (20, 25))]
+    suspect = cast("Any", SimpleNamespace(tensors=lambda: catalogue_of(infos)))
+    looked = Looked.restored(suspect, (("w", (100, 100)),), share, 2)
+    seen = looked.coverage
+    assert looked.trials == 2
+    assert (seen.in_model, seen.looked_at, seen.wanted, seen.unreadable) == (
+        20_000,
+        read,
+        10_000,
+        lost,
+    )
+    assert bool(seen.why) == bool(lost)
+
+
+def test_no_more_is_read_than_there_is() -> None:
+    suspect = cast(
+        "Any", SimpleNamespace(tensors=lambda: catalogue_of([TensorInfo("a", "F32", (6,))]))
+    )
+    assert Looked.restored(suspect, (("w", (100,)),), 1.0, 2).coverage.looked_at == 6
