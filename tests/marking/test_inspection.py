@@ -145,3 +145,27 @@ def test_how_far_fine_tuning_moved_is_told_with_and_without_a_key(tmp_path: Path
         assert found.moved == pytest.approx(change / whole, rel=1e-5)
         assert found.unmoved == 0
         assert [strength for strength, _ in found.exposures] == [0.5, 1.0, 2.0, 4.0]
+
+
+def test_a_cost_is_that_of_a_unit_over_the_root_of_the_weights(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neuralmark.marking.inspection.unit_cost", lambda *_: 3.0)
+    options = neuralmark.InspectOptions(parameters=QUICK, weights=False)
+    found = neuralmark.inspect(path, options=options)
+    assert found.rows[0].cost_percent == 300 / 128
+    assert found.auto_cost_percent == pytest.approx(300 / math.sqrt(2 * 128 * 128 + 96 * 128))
+
+
+def test_where_nothing_can_be_chosen_nothing_is_carried(tmp_path: Path) -> None:
+    save_file({"a.bias": gaussian(100)}, tmp_path / "m.safetensors")
+    found = neuralmark.inspect(tmp_path / "m.safetensors")
+    assert found.auto == ()
+    assert (found.auto_carriers, found.auto_weights_per_pool) == (0, 0)
+    assert found.auto_cost_percent is None
+
+
+def test_with_a_key_carriers_are_whole_pools(tmp_path: Path) -> None:
+    save_file({"a.weight": gaussian(30, 40)}, tmp_path / "m.safetensors")
+    (row,) = neuralmark.inspect(tmp_path / "m.safetensors", Key.new(QUICK)).rows
+    assert (row.weights_per_pool, row.carriers) == (1.0, 320)
