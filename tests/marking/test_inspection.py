@@ -12,9 +12,10 @@ from safetensors.numpy import save_file
 import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.checkpoints import open_checkpoint
+from neuralmark.errors import ParameterError
 from neuralmark.marking.inspection import unit_cost
 from neuralmark.marking.reading import FileSuspect
-from neuralmark.marking.verification import examine, verify
+from neuralmark.marking.verification import WHOLE_UP_TO, examine, verify
 from tests.support.models import QUICK, gaussian
 
 
@@ -109,6 +110,9 @@ def test_whole_files_are_digested_on_request_or_if_they_are_small(
     suspect = FileSuspect(open_checkpoint(path), "m")
     assert examine(suspect, key, tensors=["a.weight"]).checkpoint_digest.files is None
     assert verify(path, key, tensors=["a.weight"]).checkpoint_digest.files is None
+    assert WHOLE_UP_TO == 64 * 1024 * 1024
+    with pytest.raises(ParameterError, match="expected a Key, not str"):
+        examine(suspect, "mine.nmkey")  # type: ignore[arg-type]
     for full, most, listed in (
         *((True, 1, [path.name]), (False, 1 << 30, [])),
         *((None, path.stat().st_size, [path.name]), (None, path.stat().st_size - 1, [])),
