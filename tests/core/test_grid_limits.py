@@ -88,7 +88,7 @@ def test_a_smallest_step_of_its_own_shows_in_64_values(near: int, edge: int, fou
     values = short(normal(20_000), 5)
     values = np.where(np.abs(values) < 64 * step, np.float32(0.01171875), values)
     values[:near] = rng.integers(11, 32, near) * step
-    values[0] = step
+    values[0] = 3 * step
     values[near : near + edge] = 32 * step
     grid = find_grid(values, 100, 23)
     assert (grid.name, grid.mantissa) == ("5 bits of mantissa", 5)
