@@ -392,3 +392,12 @@ def test_nobody_else_marks_a_model_in_place_meanwhile(tmp_path: Path) -> None:
     seen.clear()
     neuralmark.embed(path, key, options=options, in_place=True)
     assert set(seen) == {"taken"}
+
+
+def test_a_mark_that_is_there_already_changes_nothing(tmp_path: Path) -> None:
+    path, key = saved(tmp_path / "m.safetensors"), Key.new(SMALL)
+    strong = neuralmark.EmbedOptions(strength=2.0, anchor=False)
+    neuralmark.embed(path, key, tmp_path / "o.safetensors", strong)
+    weak = neuralmark.EmbedOptions(strength=0.5, anchor=False)
+    again = neuralmark.embed(tmp_path / "o.safetensors", key, options=weak)
+    assert (again.change_relative, again.change_largest) == (0, 0)

@@ -238,3 +238,18 @@ def test_no_more_is_read_than_there_is() -> None:
         "Any", SimpleNamespace(tensors=lambda: catalogue_of([TensorInfo("a", "F32", (6,))]))
     )
     assert Looked.restored(suspect, (("w", (100,)),), 1.0, 2).coverage.looked_at == 6
+
+
+def test_every_way_is_tried_until_one_reaches_the_boundary(
+    found: tuple[FileSuspect, Key, Finding],
+) -> None:
+    suspect, key, finding = found
+    known = suspect.tensors()
+    wrong = attempts_for(known, key, None, ["layer2.weight"])
+    best, _ = best_finding(suspect, key, [*wrong, finding.attempt, *wrong])
+    assert (best.attempt, best.matched) == (finding.attempt, 160)
+    short = Key.new(replace(QUICK, bits=64, pools=128))  # too few bits to prove anything
+    ways = attempts_for(known, short, None, NAMES)
+    best, _ = best_finding(suspect, short, [*wrong, *ways])
+    rates = [best_finding(suspect, short, [way])[0].matched for way in (*wrong, *ways)]
+    assert best.matched == max(rates)
