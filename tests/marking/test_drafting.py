@@ -141,3 +141,10 @@ def test_a_draft_takes_a_strength_or_a_budget(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="not both"):
         draft(planned, strength=1.0, budget=1.0)
     assert draft(planned, strength=1.5).strength == 1.5
+
+
+def test_a_plan_refuses_lengths_that_cannot_be_written_and_hides_its_noise(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(gaussian_model(tmp_path / "m.safetensors"))
+    with pytest.raises(InfeasibleError):
+        plan(checkpoint, Key.new(Parameters(64, 32)))
+    assert "noise" not in repr(plan(checkpoint, Key.new(QUICK)))

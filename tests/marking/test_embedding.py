@@ -401,3 +401,28 @@ def test_a_mark_that_is_there_already_changes_nothing(tmp_path: Path) -> None:
     weak = neuralmark.EmbedOptions(strength=0.5, anchor=False)
     again = neuralmark.embed(tmp_path / "o.safetensors", key, options=weak)
     assert (again.change_relative, again.change_largest) == (0, 0)
+
+
+def test_one_tensor_of_an_adapter_among_others_is_noted(tmp_path: Path) -> None:
+    tensors = {"a.lora_A.weight": gaussian(128, 160), "b.weight": gaussian(128, 160, seed=1)}
+    path, key = saved(tmp_path / "m.safetensors", **tensors), Key.new(Parameters(160, 320))
+    for names, noted in ((list(tensors), True), (["b.weight"], False)):
+        options = neuralmark.EmbedOptions(tensors=names)
+        told = neuralmark.embed(path, key, options=options).warnings
+        assert any("LoRA adapter" in each for each in told) == noted
+
+
+def test_multiples_stay_multiples_beyond_the_first_piece_that_is_read(tmp_path: Path) -> None:
+    """Rows of int8 scales, in more than two megabytes."""
+    rng = np.random.default_rng(0)
+    codes = np.clip(np.rint(40 * rng.standard_normal((1100, 600))), -127, 127)
+    codes[:, 0] = 127
+    scales = rng.uniform(1e-3, 2e-3, (1100, 1)).astype(np.float32)
+    path = saved(tmp_path / "m.safetensors", **{"l.weight": (codes * scales).astype(np.float32)})
+    result = neuralmark.embed(path, Key.new(SMALL), tmp_path / "o.safetensors")
+    assert result.verdict is not None
+    assert result.verdict.matched == 256
+    new = load_file(tmp_path / "o.safetensors")["l.weight"]
+    multiples = new / scales
+    assert np.abs(multiples - np.rint(multiples)).max() < 1e-4
+    assert (new[900:] != (codes * scales)[900:].astype(np.float32)).any()

@@ -13,7 +13,7 @@ import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import ParameterError
-from neuralmark.marking.inspection import unit_cost
+from neuralmark.marking.inspection import _advice, unit_cost
 from neuralmark.marking.reading import FileSuspect
 from neuralmark.marking.verification import WHOLE_UP_TO, examine, verify
 from tests.support.models import QUICK, gaussian
@@ -173,3 +173,12 @@ def test_with_a_key_carriers_are_whole_pools(tmp_path: Path) -> None:
     save_file({"a.weight": gaussian(30, 40)}, tmp_path / "m.safetensors")
     (row,) = neuralmark.inspect(tmp_path / "m.safetensors", Key.new(QUICK)).rows
     assert (row.weights_per_pool, row.carriers) == (1.0, 320)
+
+
+def test_the_largest_strength_that_hides_is_advised() -> None:
+    seen = {0.5: 0.5, 1.0: 0.55, 2.0: 0.6, 4.0: 0.7}
+    assert "up to about strength 2:" in _advice(seen, 0.1)
+    shown = {0.5: 0.5, 1.0: 0.61, 2.0: 0.7, 4.0: 0.8}
+    assert "merged adapter" in _advice(shown, 0.51)
+    assert "too little" in _advice(shown, 0.5)
+    assert "strength 1:" in _advice({**shown, 1.0: 0.6}, 0.9)

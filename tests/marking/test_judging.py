@@ -15,11 +15,19 @@ from neuralmark.core.carriers import Carriers
 from neuralmark.core.certificate import certified_radius
 from neuralmark.core.key import Float
 from neuralmark.marking.attempts import attempts_for
-from neuralmark.marking.judging import Finding, Looked, judge, nothing_read
+from neuralmark.marking.judging import (
+    Finding,
+    Looked,
+    held_back,
+    judge,
+    judge_aligned,
+    nothing_read,
+)
 from neuralmark.marking.placement import catalogue_of
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Reading
 from neuralmark.marking.verification import best_finding
 from neuralmark.records import Coverage, Gap, Histogram
+from neuralmark.records.alignment import Alignment, TensorFate
 from tests.support.models import QUICK, embed_unbound, gaussian_model
 
 NAMES = ["layer1.weight", "layer2.weight"]
@@ -253,3 +261,47 @@ def test_every_way_is_tried_until_one_reaches_the_boundary(
     best, _ = best_finding(suspect, short, [*wrong, *ways])
     rates = [best_finding(suspect, short, [way])[0].matched for way in (*wrong, *ways)]
     assert best.matched == max(rates)
+
+
+def aligned(found: tuple[FileSuspect, Key, Finding], share: float, *shares: float) -> Verdict:
+    """A verdict on tensors of which so much was found, in all and of each."""
+    suspect, key, finding = found
+    fates = tuple(
+        TensorFate(name, "from" if each else "", 0.5, 0.9, each, ("permuted",) if each else ())
+        for name, each in zip(NAMES, shares, strict=True)
+    )
+    record = Alignment("00" * 64, 1, fates, found=share)
+    looked = Looked(2, replace(ALL_READ, unreadable=0))
+    return judge_aligned(replace(finding, margins=margins_with(160)), suspect, key, looked, record)
+
+
+def test_tensors_that_were_found_are_read_and_the_others_are_missing(
+    found: tuple[FileSuspect, Key, Finding],
+) -> None:
+    verdict = aligned(found, 0.6, 1.0, 0.0)
+    assert [(read.name, read.stored_name) for read in verdict.tensors] == [
+        ("layer1.weight", "from")
+    ]
+    assert [(gap.name, gap.weights) for gap in verdict.missing] == [("layer2.weight", 96 * 128)]
+    assert verdict.checkpoint_digest.files
+    assert verdict.certified_radius is None
+
+
+@pytest.mark.parametrize(("share", "status"), [(0.05, "verified"), (0.049, "not-verified")])
+def test_a_twentieth_of_the_weights_says_something(
+    found: tuple[FileSuspect, Key, Finding], share: float, status: str
+) -> None:
+    assert aligned(found, share, share, share).status == status
+
+
+def test_the_largest_limit_that_tensors_ask_for_is_named() -> None:
+    fates = tuple(
+        TensorFate(name, "", 0.0, 0.0, 0.0, (f"too large to align: raise align_limit to {limit}",))
+        for name, limit in (("a", 4096), ("b", 9999), ("c", 5000))
+    )
+    whole = TensorFate("d", "d", 1.0, 1.0, 1.0, ())
+    told = held_back(Alignment("00" * 64, 1, (*fates, whole), found=0.5))
+    assert "3 of 4 tensors" in told
+    assert told.endswith("to 9999")
+    assert held_back(Alignment("00" * 64, 1, (whole,), found=1.0)) == ""
+    assert "about 25 %" in held_back(Alignment("00" * 64, 1, (whole,), effort=0.25))
