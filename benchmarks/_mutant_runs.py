@@ -1,4 +1,4 @@
-"""Running tests on a changed module: in a fork of a process that has torch and pytest loaded.
+"""Running tests on a module that is loaded with a change: in a fork that has torch and pytest.
 
 Nothing is written to the source: the child's importer gives it the changed text.
 """

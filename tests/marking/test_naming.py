@@ -311,3 +311,21 @@ def test_tensors_of_one_name_are_taken_by_their_wrapper() -> None:
     assert [[t.info.name for t in view] for view in views(headers("x", "module.y"))] == [
         ["x", "module.y"]
     ]
+
+
+def test_twelve_choices_among_tensors_of_one_name_and_prefixes_of_three_parts() -> None:
+    infos = [
+        TensorInfo(f"{wrapper}l{i}.weight", "F32", (8, 8))
+        for i in range(5)
+        for wrapper in ("", "module.")
+    ]
+    tried = views(catalogue_of(infos))
+    assert len(tried) == MOST_TWINS == 12
+    assert [tensor.info.name for tensor in tried[0]] == [f"l{i}.weight" for i in range(5)]
+    assert [tensor.info.name for tensor in tried[1]] == [f"module.l{i}.weight" for i in range(5)]
+    deep = [TensorInfo(f"a.b.c.d.e{i}.weight", "F32", (8, 8)) for i in range(2)]
+    parts = [view[0].name for view in without_prefixes(catalogue_of(deep))]
+    assert parts == ["b.c.d.e0.weight", "c.d.e0.weight", "d.e0.weight"]
+    numbered = [TensorInfo(f"a.{i}.{part}.weight", "F32", (8, 8)) for i in (0, 1) for part in "qk"]
+    parts = [view[0].name for view in without_prefixes(catalogue_of(numbered))]
+    assert parts == ["0.q.weight"]
