@@ -128,7 +128,7 @@ def test_zeros_of_a_format_are_chance_up_to_twice_its_smallest_values(
 def test_the_first_value_and_later_pieces_count_like_any() -> None:
     values = short(normal((1 << 20) + 100), 7)
     values[1000:9000] = 0
-    values[0] = least = np.float32(2.0**-40)
+    values[0] = least = 2.0**-40
     grid = find_grid(values, 100, 23)
     assert (grid.zeros_stay, grid.bottom) == (True, least)
     assert find_grid(values[::-1], 100, 23).bottom == least
@@ -246,7 +246,8 @@ def test_multiples_are_rounded_as_the_file_is(
 ) -> None:
     codes = np.random.default_rng(11).integers(-7, 8, 8192)
     codes[::64] = 7
-    values = (rounded(codes * scale, dtype) if dtype != "F64" else codes * scale).astype(kind)
+    exact = np.asarray(codes * scale, np.float64)
+    values = (rounded(exact, dtype) if dtype != "F64" else exact).astype(kind)
     grid = find_grid(values, 64, file_mantissa)
     assert grid.multiples is not None
     assert (grid.mantissa, grid.least, grid.zeros_stay) == (mantissa, least, False)

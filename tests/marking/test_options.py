@@ -133,4 +133,4 @@ def test_options_of_another_kind_are_refused() -> None:
     assert options_of(VerifyOptions, given) is given
     assert options_of(VerifyOptions, None) == VerifyOptions()
     with pytest.raises(ParameterError, match="must be VerifyOptions, not EmbedOptions"):
-        options_of(VerifyOptions, EmbedOptions())  # type: ignore[arg-type]
+        options_of(VerifyOptions, EmbedOptions())
