@@ -416,3 +416,25 @@ def test_two_parties_with_anchored_marks(marked: Path, secret: Key, tmp_path: Pa
         neuralmark.Claimant("Bandit", thief, stolen),
     ]
     assert neuralmark.arbitrate(parties).owner == "Acme"
+
+
+@pytest.mark.parametrize(
+    ("alike", "taken", "warned"),
+    [(0.19, False, True), (0.2, True, True), (0.89, True, True), (0.9, True, False)],
+)
+def test_an_earlier_anchor_is_taken_from_a_likeness_of_a_fifth_on(
+    marked: Path,
+    secret: Key,
+    alike: float,
+    taken: bool,
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("neuralmark.marking.anchoring._likeness", lambda *_: alike)
+    options = EmbedOptions(anchor=f"{marked}.anchor")
+    if not taken:
+        with pytest.raises(AnchorMismatchError, match="another model"):
+            embed(marked, secret, options=options)
+        return
+    told = embed(marked, secret, options=options).warnings
+    assert any("not much like the anchor" in each for each in told) == warned

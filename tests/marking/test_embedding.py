@@ -399,8 +399,10 @@ def test_a_mark_that_is_there_already_changes_nothing(tmp_path: Path) -> None:
     strong = neuralmark.EmbedOptions(strength=2.0, anchor=False)
     neuralmark.embed(path, key, tmp_path / "o.safetensors", strong)
     weak = neuralmark.EmbedOptions(strength=0.5, anchor=False)
-    again = neuralmark.embed(tmp_path / "o.safetensors", key, options=weak)
+    again = neuralmark.embed(tmp_path / "o.safetensors", key, tmp_path / "a.safetensors", weak)
     assert (again.change_relative, again.change_largest) == (0, 0)
+    before, after = (load_file(tmp_path / f"{name}.safetensors") for name in "oa")
+    assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
 def test_one_tensor_of_an_adapter_among_others_is_noted(tmp_path: Path) -> None:

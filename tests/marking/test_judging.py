@@ -305,3 +305,14 @@ def test_the_largest_limit_that_tensors_ask_for_is_named() -> None:
     assert told.endswith("to 9999")
     assert held_back(Alignment("00" * 64, 1, (whole,), found=1.0)) == ""
     assert "about 25 %" in held_back(Alignment("00" * 64, 1, (whole,), effort=0.25))
+
+
+@pytest.mark.parametrize("norm", [0.0, np.inf])
+def test_a_radius_is_no_share_of_a_norm_that_is_none(
+    found: tuple[FileSuspect, Key, Finding], norm: float
+) -> None:
+    suspect, key, finding = found
+    odd = replace(finding, reading=replace(finding.reading, norm=norm))
+    verdict = judged((suspect, key, odd), margins_with(160))
+    assert verdict.certified_radius is not None
+    assert verdict.certified_radius_relative is None

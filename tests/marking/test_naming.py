@@ -287,7 +287,7 @@ def test_parts_of_a_model_are_tried_as_models_of_their_own() -> None:
 
 
 def test_a_part_has_several_tensors_and_a_64th_of_the_weights() -> None:
-    large = headers("large.a", "large.b", shape=(62, 100))
+    large = headers("large.a", "large.b", shape=(63, 100))
     for side, tried in ((100, True), (98, False)):
         small = headers("small.a", "small.b", shape=(1, side))
         names = {view[0].name for view in without_prefixes([*large, *small])}
@@ -301,6 +301,8 @@ def test_a_model_is_tried_as_the_inner_part_of_a_larger_one() -> None:
     assert views == [f"{prefix}layers.0.w" for prefix in ADDED]
     inner = [view[0].name for view in with_prefixes(headers("model.layers.0.w"))]
     assert inner == [f"{prefix}model.layers.0.w" for prefix in ADDED[1:]]
+    both = [view[1].name for view in with_prefixes(headers("model.layers.0.w", "head.w"))]
+    assert both == [f"{prefix}head.w" for prefix in ADDED[1:]]
 
 
 def test_tensors_of_one_name_are_taken_by_their_wrapper() -> None:

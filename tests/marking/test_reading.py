@@ -80,15 +80,20 @@ def test_tensors_are_read_end_to_end(tmp_path: Path, dtype: torch.dtype) -> None
     )
 
 
-def test_squares_that_float32_cannot_hold_are_summed_all_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1e25, 1e-6])
+def test_squares_that_float32_cannot_hold_are_summed_all_the_same(
+    tmp_path: Path, size: float
+) -> None:
     path = tmp_path / "m.safetensors"
-    values = {name: torch.randn(shape) * 1e25 for name, shape in SHAPES.items()}
+    values = {name: torch.randn(shape) * size for name, shape in SHAPES.items()}
     save_file(values, path)
     flat = np.concatenate([values[name].double().numpy().reshape(-1) for name in "abc"])
     carriers = Carriers.everything(len(flat), POOLS)
     reading = read_marked(open_checkpoint(path), attempt_at(path, "abc"), carriers)
     assert reading.norm == pytest.approx(float(np.linalg.norm(flat)), rel=1e-5)
-    assert 0 < reading.sigma_z < np.inf
+    chosen = flat[carriers.positions()].reshape(-1, POOLS)
+    around = np.square(chosen - chosen.mean(axis=0)).sum() / (chosen.size - POOLS)
+    assert reading.within == pytest.approx(math.sqrt(around), rel=1e-5)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e200])

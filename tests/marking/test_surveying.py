@@ -205,3 +205,7 @@ def test_samples_know_which_weights_are_carriers(tmp_path: Path) -> None:
     third = (some.places % 3 == 0) & (some.places < 1920)
     assert some.carrier.tolist() == np.where(third, some.places // 3, -1).tolist()
     assert (none.carrier == -1).all()
+    last = 2000 + int(none.places[7])
+    alone = Listed.at(np.append(np.arange(0, 1917, 3), last), carriers.total, POOLS)
+    _, one = survey(made, known, alone, base=Base.of(checkpoint)).samples
+    assert one.carrier.tolist() == [639 if i == 7 else -1 for i in range(len(one.places))]
