@@ -19,7 +19,7 @@ preset_option = click.option(
     "--preset",
     default="cpu",
     show_default=True,
-    help="Scale: paper, cpu, smoke, or a TOML file of your own.",
+    help="Scale: paper, bench, cpu, smoke, or a TOML file of your own.",
 )
 results_option = click.option(
     "--results",
@@ -60,7 +60,7 @@ def list_(preset: str, as_json: bool) -> None:
     scale = load_preset(preset)
     rows = []
     every: list[Spec] = []
-    for name in names():
+    for name in names(scale):
         experiment = get(name)
         specs = in_order(experiment.runs(scale))
         every += specs

@@ -8,6 +8,7 @@ lab.report(preset="smoke", out="lab-report")
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -135,10 +136,16 @@ class Finished:
 
 def specs_of(names: Sequence[str], scale: Preset) -> list[Spec]:
     """The runs of these experiments, each once, in an order in which they can be done."""
-    chosen = [*names]
-    if "all" in chosen:  # those named first, then the others
-        chosen = [name for name in chosen if name != "all"] + experiments.names()
-    return in_order([spec for name in chosen for spec in experiments.get(name).runs(scale)])
+    groups: list[Sequence[str]] = [[name] for name in names if name != "all"]
+    if "all" in names:  # those named first, then the others
+        groups += scale.experiments or [[name] for name in experiments.names()]
+    return in_order([spec for group in groups for spec in _in_turn(group, scale)])
+
+
+def _in_turn(names: Sequence[str], scale: Preset) -> list[Spec]:
+    """The first stages of these experiments, then their second ones, and so on."""
+    by_name = [experiments.get(name).stages(scale) for name in names]
+    return [spec for stages in zip_longest(*by_name, fillvalue=[]) for s in stages for spec in s]
 
 
 def prepare(

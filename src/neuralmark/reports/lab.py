@@ -46,7 +46,7 @@ class ReportPart:
 def report_files(preset: Preset, rows: Sequence[Row]) -> dict[str, bytes]:
     """The page, Markdown, LaTeX tables, figures and the rows themselves, by their paths."""
     results = Results(rows)
-    parts = [part(experiments.get(name), preset, results) for name in experiments.names()]
+    parts = [part(experiments.get(name), preset, results) for name in experiments.names(preset)]
     made: dict[str, str | bytes] = {}
     drawings: dict[str, str] = {}
     for each in parts:
@@ -76,7 +76,7 @@ def json_lines(preset: Preset, results: Results) -> str:
 def _all(preset: Preset) -> list[Spec]:
     """The runs of every experiment, each once."""
     return in_order(
-        [spec for name in experiments.names() for spec in experiments.get(name).runs(preset)]
+        [spec for name in experiments.names(preset) for spec in experiments.get(name).runs(preset)]
     )
 
 

@@ -3,13 +3,11 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import groupby, zip_longest
+from typing import Any, ClassVar
 
 from neuralmark.attacks.engine.training import TuningScope
 from neuralmark.lab.contract import (
-    MARKS,
-    SCHEMES,
-    TITLES,
     Cell,
     Experiment,
     Figure,
@@ -17,19 +15,23 @@ from neuralmark.lab.contract import (
     Results,
     Table,
     finetuning,
+    imprinted,
     kept,
     least,
     percent,
     training,
 )
 from neuralmark.lab.experiments._paper import Pair
+from neuralmark.lab.plan.columns import TITLES
 from neuralmark.lab.plan.preset import Preset
-from neuralmark.lab.plan.spec import Assault, Spec
+from neuralmark.lab.plan.spec import Assault, Spec, Victim
 
 BOUNDARY = 227 / 256
 """Of the paper's marks; ours are held against that of their own bits (`least`)."""
 
 Direction = tuple[str, str]
+Point = float | str
+"""A point of a sweep: how strong an attack is, or which."""
 CIFAR: tuple[Direction, ...] = (
     ("cifar100", "cifar10"),
     ("cifar10", "cifar100"),
@@ -43,11 +45,14 @@ class GridPlace:
 
     direction: Direction
     architecture: str
+    movement: float = 0.0
+    """‖Δw‖/‖w‖ at which the schemes are compared; 0: trained in, at their own strength."""
 
     @property
     def title(self) -> str:
         """In words."""
-        return f"{arrow(self.direction)}, {self.architecture}"
+        equal = f", at equal movement ({100 * self.movement:g} %)" if self.movement else ""
+        return f"{arrow(self.direction)}, {self.architecture}{equal}"
 
 
 class AttackGrid(Experiment):
@@ -57,7 +62,8 @@ class AttackGrid(Experiment):
     """What the points count: the head of the first column, and the x axis of figures."""
     heading: ClassVar[str]
     """What the table shows; the place is put behind it."""
-    schemes: ClassVar[tuple[str, ...]] = MARKS
+    with_clean: ClassVar[bool] = False
+    """Whether clean models are attacked too."""
     drawn: ClassVar[bool] = False
     """Whether the rates are also drawn over the points."""
     log: ClassVar[bool] = False
@@ -65,72 +71,87 @@ class AttackGrid(Experiment):
     accuracies: ClassVar[bool] = False
     """Whether the accuracies are drawn as well, in a figure of their own."""
     note: ClassVar[str] = ""
+    shows: ClassVar[str] = "accuracy (detection rate)"
+    """What stands in a cell."""
 
     @abstractmethod
-    def points(self, preset: Preset, place: GridPlace) -> Sequence[float]:
+    def points(self, preset: Preset, place: GridPlace) -> Sequence[Point]:
         """The points of the sweep."""
 
     @abstractmethod
     def attack(
-        self, preset: Preset, place: GridPlace, scheme: str, point: float, seed: int
+        self, preset: Preset, place: GridPlace, scheme: str, point: Any, seed: int
     ) -> Assault:
         """The attack of one cell, for one seed."""
 
-    def reference(self, preset: Preset, place: GridPlace, point: float, scheme: str) -> Pair | None:
-        """What the paper has in this cell."""
+    def reference(self, preset: Preset, place: GridPlace, point: Any, scheme: str) -> Pair | None:
+        """What the paper has in this cell, at the schemes' own strength."""
         return None
 
     def places(self, preset: Preset) -> list[GridPlace]:
         """Between the CIFAR sets, on the main architecture."""
         directions = [each for each in preset.training.directions if each in CIFAR]
-        return [GridPlace(direction, preset.training.main) for direction in directions]
+        return compared(preset, directions, [preset.training.main])
+
+    def columns(self, preset: Preset, place: GridPlace) -> list[str]:
+        """The schemes that are attacked there."""
+        clean = ["clean"] if self.with_clean else []
+        left_out = () if place.movement else preset.training.too_weak
+        return clean + [name for name in preset.training.schemes if name not in left_out]
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Every cell, for every seed."""
+        return [spec for stage in self.stages(preset) for spec in stage]
+
+    def stages(self, preset: Preset) -> list[list[Spec]]:
+        """The last point (the strongest attack) first; at equal movement, then at own strength."""
+        stages: list[list[Spec]] = []
+        by_place = groupby(self.places(preset), lambda each: (each.direction, each.architecture))
+        for _, places in by_place:
+            rows = [reversed(self._by_point(preset, place)) for place in places]
+            stages += [[*row] for turn in zip_longest(*rows, fillvalue=()) for row in turn if row]
+        return stages
+
+    def attacks(self, preset: Preset, place: GridPlace) -> list[Assault]:
+        """Every cell of a place, for every seed."""
+        return [spec for row in self._by_point(preset, place) for spec in row]
+
+    def _by_point(self, preset: Preset, place: GridPlace) -> list[list[Assault]]:
         return [
-            spec
-            for place in self.places(preset)
-            for scheme in self.schemes
+            [
+                spec
+                for scheme in self.columns(preset, place)
+                for spec in self.cell(preset, place, scheme, point)
+            ]
             for point in self.points(preset, place)
-            for spec in self.cell(preset, place, scheme, point)
         ]
 
-    def cell(self, preset: Preset, place: GridPlace, scheme: str, point: float) -> list[Assault]:
+    def cell(self, preset: Preset, place: GridPlace, scheme: str, point: Any) -> list[Assault]:
         """The runs of one cell, one for each seed."""
         seeds = preset.training.seeds
         return [self.attack(preset, place, scheme, point, seed) for seed in seeds]
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
         """One table per place, as in the paper."""
-        return [
-            Table(
-                f"{self.heading}, {place.title}: accuracy (detection rate)",
-                (self.axis, *(TITLES[scheme] for scheme in self.schemes)),
-                tuple(
-                    (
-                        f"{point:g}",
-                        *(
-                            self.shown(
-                                results,
-                                self.cell(preset, place, scheme, point),
-                                scheme,
-                                self.reference(preset, place, point, scheme),
-                            )
-                            for scheme in self.schemes
-                        ),
-                    )
-                    for point in self.points(preset, place)
-                ),
-                note=self.remark(preset, results, place),
-                specs=tuple(
-                    spec
-                    for scheme in self.schemes
-                    for point in self.points(preset, place)
-                    for spec in self.cell(preset, place, scheme, point)
-                ),
-            )
-            for place in self.places(preset)
-        ]
+        return [self._table(preset, results, place) for place in self.places(preset)]
+
+    def _table(self, preset: Preset, results: Results, place: GridPlace) -> Table:
+        columns = self.columns(preset, place)
+        rows: list[tuple[Cell | str, ...]] = []
+        for point in self.points(preset, place):
+            cells = []
+            for scheme in columns:
+                paper = None if place.movement else self.reference(preset, place, point, scheme)
+                runs = self.cell(preset, place, scheme, point)
+                cells.append(self.shown(results, runs, scheme, paper))
+            rows.append((point if isinstance(point, str) else f"{point:g}", *cells))
+        return Table(
+            f"{self.heading}, {place.title}: {self.shows}",
+            (self.axis, *(TITLES[scheme] for scheme in columns)),
+            tuple(rows),
+            note=self.remark(preset, results, place),
+            specs=tuple(self.attacks(preset, place)),
+        )
 
     def shown(
         self, results: Results, specs: Sequence[Assault], scheme: str, paper: Pair | None
@@ -146,8 +167,8 @@ class AttackGrid(Experiment):
         """Detection rate over the points, one line per scheme; accuracy likewise."""
         figures = []
         for place in self.places(preset) if self.drawn else ():
-            points, schemes = self.points(preset, place), [s for s in self.schemes if s != "clean"]
-            proof = least(self.cell(preset, place, schemes[0], points[0])[0])
+            marked = next(run for run in self.attacks(preset, place) if run.victim.mark is not None)
+            proof = least(marked)
             title = f"{self.heading}, {place.title}"
             lines = self._lines(preset, results, place, "rate")
             rate = "detection rate (%)"
@@ -163,7 +184,7 @@ class AttackGrid(Experiment):
         self, preset: Preset, results: Results, place: GridPlace, name: str
     ) -> tuple[Line, ...]:
         lines = []
-        for scheme in self.schemes:
+        for scheme in self.columns(preset, place):
             found = []
             for point in self.points(preset, place):
                 values = results.values(self.cell(preset, place, scheme, point), name)
@@ -183,7 +204,7 @@ class OverwriteGrid(AttackGrid):
     def remark(self, preset: Preset, results: Results, place: GridPlace) -> str:
         """How well the adversary's own marks are found."""
         lowest = {}
-        for scheme in self.schemes:
+        for scheme in self.columns(preset, place):
             specs = [
                 spec
                 for point in self.points(preset, place)
@@ -206,20 +227,44 @@ class FinetuneGrid(AttackGrid):
     scope: ClassVar[TuningScope]
     """What is trained."""
     axis: ClassVar[str] = "η"
-    schemes: ClassVar[tuple[str, ...]] = SCHEMES
+    with_clean: ClassVar[bool] = True
 
     def places(self, preset: Preset) -> list[GridPlace]:
         """Every direction on every architecture."""
-        scale = preset.training
-        return [GridPlace(each, name) for name in scale.architectures for each in scale.directions]
+        return compared(preset, preset.training.directions, preset.training.architectures)
 
     def attack(
-        self, preset: Preset, place: GridPlace, scheme: str, point: float, seed: int
+        self, preset: Preset, place: GridPlace, scheme: str, point: Any, seed: int
     ) -> Assault:
         """At a learning rate."""
-        source, target = place.direction
-        victim = training(preset, source, scheme, architecture=place.architecture, seed=seed)
-        return finetuning(preset, victim, target, scope=self.scope, rate=point)
+        victim = victim_at(preset, place, scheme, seed)
+        return finetuning(preset, victim, place.direction[1], scope=self.scope, rate=point)
+
+
+def compared(
+    preset: Preset, directions: Sequence[Direction], architectures: Sequence[str]
+) -> list[GridPlace]:
+    """Places for each direction and architecture: at equal movement, then at own strength."""
+    return [
+        GridPlace(direction, architecture, movement)
+        for architecture in architectures
+        for direction in directions
+        for movement in (*preset.training.movements, 0.0)
+    ]
+
+
+def on_own_data(preset: Preset) -> list[GridPlace]:
+    """Places for attacks that need no other task: every data set on every architecture."""
+    scale = preset.training
+    return compared(preset, [(data, data) for data in scale.datasets], scale.architectures)
+
+
+def victim_at(preset: Preset, place: GridPlace, scheme: str, seed: int) -> Victim:
+    """The model that is attacked in a place."""
+    data, architecture = place.direction[0], place.architecture
+    if not place.movement or scheme == "clean":
+        return training(preset, data, scheme, architecture=architecture, seed=seed)
+    return imprinted(preset, data, scheme, place.movement, architecture=architecture, seed=seed)
 
 
 def arrow(direction: Direction) -> str:

@@ -3,7 +3,6 @@
 from typing import ClassVar
 
 from neuralmark.lab.contract import (
-    TITLES,
     Cell,
     Experiment,
     Figure,
@@ -16,6 +15,7 @@ from neuralmark.lab.contract import (
     training,
 )
 from neuralmark.lab.execution.store import Row
+from neuralmark.lab.plan.columns import TITLES
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Spec, Training
 

@@ -20,11 +20,13 @@ class FidelityArchitectures(Experiment):
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Clean and NeuralMark for each."""
+        return [spec for stage in self.stages(preset) for spec in stage]
+
+    def stages(self, preset: Preset) -> list[list[Spec]]:
+        """One for each architecture."""
         return [
-            spec
+            [spec for scheme in TWO for spec in _cell(preset, architecture, scheme)]
             for architecture in preset.training.zoo
-            for scheme in TWO
-            for spec in _cell(preset, architecture, scheme)
         ]
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
@@ -44,5 +46,10 @@ class FidelityArchitectures(Experiment):
 
 
 def _cell(preset: Preset, architecture: str, scheme: str) -> list[Training]:
-    seeds = preset.training.seeds
-    return [training(preset, DATA, scheme, architecture=architecture, seed=seed) for seed in seeds]
+    scale = preset.training
+    margin = scale.zoo_margin
+    changes = None if margin is None else {"mode": "projection", "strength": margin}
+    return [
+        training(preset, DATA, scheme, architecture=architecture, seed=seed, changes=changes)
+        for seed in scale.zoo_seeds or scale.seeds
+    ]

@@ -3,7 +3,6 @@
 from typing import ClassVar
 
 from neuralmark.lab.contract import (
-    TITLES,
     Cell,
     Experiment,
     Results,
@@ -12,6 +11,7 @@ from neuralmark.lab.contract import (
     percent,
 )
 from neuralmark.lab.experiments._paper import TEXT
+from neuralmark.lab.plan.columns import TITLES
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import MarkingSpec, Spec, TuningSpec
 

@@ -1,7 +1,7 @@
 """Fine-tuning of all layers, and its learning rate (F.2)."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from neuralmark.attacks.engine.training import TuningScope
 from neuralmark.lab.experiments._grid import FinetuneGrid, GridPlace
@@ -31,7 +31,7 @@ class FinetuneAll(FinetuneGrid):
         main = place.architecture == preset.training.main
         return preset.sweeps.finetune_rates if main else (preset.attack.rate,)
 
-    def reference(self, preset: Preset, place: GridPlace, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: GridPlace, point: Any, scheme: str) -> Pair | None:
         """Both tables of F.2."""
         architecture = known(place.architecture)
         if architecture == RESNET and place.direction == DOWN:

@@ -4,7 +4,6 @@ from typing import ClassVar
 
 from neuralmark.lab.contract import (
     MARKS,
-    TITLES,
     Cell,
     Experiment,
     Results,
@@ -16,6 +15,7 @@ from neuralmark.lab.contract import (
 )
 from neuralmark.lab.experiments._grid import BOUNDARY
 from neuralmark.lab.experiments._paper import FORGED
+from neuralmark.lab.plan.columns import TITLES
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Assault, Spec
 

@@ -4,7 +4,8 @@ import io
 from typing import Any
 
 from neuralmark.errors import MissingExtraError
-from neuralmark.lab.contract import TITLES, Figure
+from neuralmark.lab.contract import Figure
+from neuralmark.lab.plan.columns import TITLES
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette, told apart by the colour-blind too; dashes and marks differ as well."""
