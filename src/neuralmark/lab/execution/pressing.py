@@ -4,6 +4,7 @@ The embedding loss alone is followed, and the change is held within the movement
 without a solver of its own can make of it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -48,7 +49,7 @@ def press(model: "torch.nn.Module", key: Key, tensors: Sequence[str], movement: 
             break
         with torch.no_grad():
             for parameter, slope in zip(chosen, slopes, strict=True):
-                parameter -= STRIDE * radius / size * slope
+                parameter.sub_(slope, alpha=STRIDE * radius / size)
             _hold(chosen, start, radius, within=True)
     with torch.no_grad():
         _hold(chosen, start, radius, within=False)
@@ -75,4 +76,4 @@ def _hold(
 
 
 def _norm(tensors: "Sequence[torch.Tensor]") -> float:
-    return sum(float(each.detach().double().square().sum()) for each in tensors) ** 0.5
+    return math.sqrt(sum(float(each.detach().double().square().sum()) for each in tensors))

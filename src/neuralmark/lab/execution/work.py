@@ -241,6 +241,8 @@ def _embedded(store: Store, spec: ImprintSpec, classes: int) -> Row:
         tensors=list(_tensors(spec.base)), budget=100 * spec.movement, anchor=spec.anchored
     )
     made = key_for(spec, lambda key: embed(source, key, home / MODEL, options, overwrite=True))
+    assert made.claim is not None
+    assert made.verdict is not None
     made.claim.save(home / "claim.json", overwrite=True)
     return {
         "rate": made.verdict.rate,

@@ -177,18 +177,22 @@ def parse(name: str, data: dict[str, Any]) -> Preset:
         for setting, value in data.get(part, {}).items():
             require_fit(f"{setting} in [{part}] of the preset {name}", kind, value, least=True)
     require_known(name, "key", data.get("key", {}), {"bits", "pools", "rounds"})
-    for scheme in parts["training"].schemes:
-        if scheme not in TITLES or scheme == "clean":
-            near = difflib.get_close_matches(scheme, TITLES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ParameterError(f"schemes in [training] of the preset {name}: {scheme!r}{hint}")
-    groups = data.get("experiments", [])
-    require_fit(
-        f"experiments of the preset {name}", tuple[tuple[str, ...], ...], groups, least=True
-    )
+    _require_columns(name, parts["training"])
+    groups, where = data.get("experiments", []), f"experiments of the preset {name}"
+    require_fit(where, tuple[tuple[str, ...], ...], groups, least=True)
     for part in ("key", "seconds", "experiments"):
         parts[part] = _frozen(data.get(part, {}))
     return Preset(name, str(data.get("about", "")), **parts)
+
+
+def _require_columns(name: str, scale: TrainingScale) -> None:
+    """Refuse schemes that tables have no column for."""
+    marks = [each for each in TITLES if each != "clean"]
+    for scheme in (*scale.schemes, *scale.too_weak):
+        if scheme not in marks:
+            near = difflib.get_close_matches(scheme, marks, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(marks)}"
+            raise ParameterError(f"the preset {name} has an unknown scheme {scheme!r}; {hint}")
 
 
 FROM_ZERO = ("warm_up", "base_epochs", "meanings", "seeds", "zoo_seeds", "overlap_rounds")

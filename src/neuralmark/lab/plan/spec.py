@@ -50,6 +50,11 @@ class MarkingSpec:
     number: int = 0
     """Which key: keys are derived from the run's seed, its data and this number."""
 
+    @property
+    def label(self) -> str:
+        """The scheme, and its filter if it is not the usual one."""
+        return self.scheme if self.filter is None else f"{self.scheme} ({self.filter})"
+
 
 @dataclass(frozen=True)
 class Training:
@@ -84,7 +89,7 @@ class Training:
     @property
     def label(self) -> str:
         """In a few words."""
-        who = "clean" if self.mark is None else self.mark.scheme
+        who = "clean" if self.mark is None else self.mark.label
         return f"train {self.architecture} on {self.data}, {who}, seed {self.seed}"
 
 
@@ -120,7 +125,7 @@ class TuningSpec:
     @property
     def label(self) -> str:
         """In a few words."""
-        who = "clean" if self.mark is None else self.mark.scheme
+        who = "clean" if self.mark is None else self.mark.label
         how = "tune" if self.adapted else "train"
         return f"{how} {self.architecture} on e2e {self.split}, {who}, seed {self.seed}"
 
@@ -166,7 +171,7 @@ class ImprintSpec:
         """In a few words."""
         how = f"{100 * self.movement:g} %" + (", anchored" if self.anchored else "")
         what = f"{self.architecture} on {self.data}"
-        return f"imprint {self.mark.scheme} into {what}, {how}, seed {self.seed}"
+        return f"imprint {self.mark.label} into {what}, {how}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -194,7 +199,7 @@ class Assault:
     def label(self) -> str:
         """In a few words."""
         with_ = ", ".join(f"{name} {value}" for name, value in self.settings)
-        who = "clean" if self.victim.mark is None else self.victim.mark.scheme
+        who = "clean" if self.victim.mark is None else self.victim.mark.label
         where = self.victim.data + (f" to {self.data}" if self.data else "")
         return f"{self.attack} on {who} ({where}){': ' + with_ if with_ else ''}"
 
