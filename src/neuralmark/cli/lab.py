@@ -253,6 +253,24 @@ def run(
     ctx.exit(1 if finished.failed else 0)
 
 
+@command.command("adopt", short_help="Take over rows that were made elsewhere.")
+@click.argument("rows", type=options.PATH, metavar="ROWS")
+@results_option
+@options.json_option
+def adopt(rows: Path, results: Path, as_json: bool) -> None:
+    """Take over the rows of a report (`rows.jsonl`), so that `lab run` goes on from them.
+
+    Models are not in rows: one that an attack still needs is trained again.
+    """
+    from neuralmark.lab import api
+
+    taken = api.adopt(rows, results=results)
+    if as_json:
+        output.as_json({"adopted": taken, "results": str(results)})
+        return
+    output.note(f"{taken} {'row' if taken == 1 else 'rows'} taken over into {results}")
+
+
 @command.command("report", short_help="Write the tables and figures, with the paper's values.")
 @preset_option
 @results_option

@@ -5,6 +5,7 @@ finished = lab.run("overwrite-lambda", preset="smoke", data="/data")
 lab.report(preset="smoke", out="lab-report")
 """
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -221,6 +222,37 @@ def run(
     """
     work = prepare(names, preset=preset, data=data, results=results, means=means)
     return work.carry_out(watch)
+
+
+def adopt(rows: str | Path, *, results: str | Path = RESULTS) -> int:
+    """Take over the rows of runs that were made elsewhere, so that only the others are run.
+
+    Models are not in rows: one that an attack still needs is trained again.
+
+    Args:
+        rows: A file of rows, such as the `rows.jsonl` of a report.
+        results: Folder for runs and rows.
+
+    Returns:
+        How many of them the folder did not have.
+
+    Raises:
+        ResultsError: The file cannot be read, or its rows are of another version of the lab.
+
+    Examples:
+        >>> adopt("nowhere.jsonl", results="runs")
+        Traceback (most recent call last):
+        neuralmark.errors.ResultsError: nowhere.jsonl cannot be read (No such file or directory)
+    """
+    try:
+        lines = Path(rows).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ResultsError(f"{rows} cannot be read ({why})") from None
+    try:
+        return Store.open(results).adopt([json.loads(line) for line in lines])
+    except (ParameterError, ValueError, KeyError, TypeError) as error:
+        raise ResultsError(f"{rows} holds no rows of this version of the lab ({error})") from None
 
 
 def fetch(

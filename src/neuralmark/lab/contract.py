@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from neuralmark.attacks.engine.training import TuningScope
-from neuralmark.core.bound import boundary
+from neuralmark.lab.comparing import Cell, beside, percent
 from neuralmark.lab.execution.store import Row
 from neuralmark.lab.plan.columns import PUBLISHED, STREAM
 from neuralmark.lab.plan.preset import Preset
@@ -20,7 +20,6 @@ from neuralmark.lab.plan.spec import (
     MarkingSpec,
     Spec,
     Training,
-    TuningSpec,
     Value,
     Victim,
     identity,
@@ -33,15 +32,6 @@ SCHEMES = ("clean", *MARKS)
 
 STDM_SHARE = 0.01
 """ST-DM's published weight, where that of the others is 1."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One value of a table, the paper's beside it, and whether they contradict each other."""
-
-    ours: str
-    paper: str = ""
-    contradicts: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +52,8 @@ class Line:
 
     label: str
     points: tuple[tuple[float, float], ...]
+    band: tuple[tuple[float, float], ...] = ()
+    """Low and high for each point: the 95 % interval of the seeds."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +71,8 @@ class Figure:
     """Whether the lines are histograms: points are the middles of bins."""
     boundary: float | None = None
     """The detection rate, in percent, that proves a mark: drawn as a rule."""
+    traded: bool = False
+    """Whether x is the detection rate, so that the lines show what removing it costs."""
 
 
 class Results:
@@ -254,46 +248,6 @@ def mean_of(lists: Sequence[Sequence[float]]) -> list[float]:
     return [sum(values) / len(values) for values in zip(*lists, strict=False)]
 
 
-def spread(values: Sequence[float], form: str) -> str:
-    """The mean of the seeds, with their deviation where there are several."""
-    if not values:
-        return "–"
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return form.format(mean)
-    deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
-    return f"{form.format(mean)} ± {form.replace('+', '').format(deviation)}"
-
-
-def percent(values: Sequence[float], digits: int = 2) -> str:
-    """The mean of the seeds in percent, with their deviation where there are several."""
-    if not values:
-        return "–"
-    mean = 100 * sum(values) / len(values)
-    if len(values) == 1:
-        return f"{mean:.{digits}f}"
-    spread = (sum((100 * v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5
-    return f"{mean:.{digits}f} ± {spread:.{digits}f}"
-
-
-def least(spec: Training | TuningSpec | ImprintSpec | Assault) -> float:
-    """The detection rate that proves a run's mark; 1 for 128 bits or fewer, which prove nothing."""
-    from neuralmark import zoo
-
-    model = spec.victim if isinstance(spec, Assault) else spec
-    bits = None if model.mark is None else model.mark.bits
-    bits = zoo.architecture(model.architecture).parameters.bits if bits is None else bits
-    needed = boundary(bits)
-    return 1.0 if needed is None else needed / bits
-
-
-def kept(
-    specs: Sequence[Training | TuningSpec | ImprintSpec | Assault], rates: Sequence[float]
-) -> bool:
-    """Whether the mean rate of these runs proves their mark."""
-    return sum(rates) / len(rates) >= least(specs[0]) - 1e-9
-
-
 def trained(results: Results, specs: Sequence[Victim], theirs: float | None) -> Cell:
     """Accuracy (rate) of trained models beside the paper's, whose own marks are all found in full.
 
@@ -305,8 +259,7 @@ def trained(results: Results, specs: Sequence[Victim], theirs: float | None) -> 
         return Cell(ours)
     if specs[0].mark is None:
         return Cell(ours, f"{theirs:.2f}")
-    against = bool(rates) and not kept(specs, rates)
-    return Cell(ours, f"{theirs:.2f} (100)", contradicts=against)
+    return beside(ours, f"{theirs:.2f} (100)", specs, rates)
 
 
 def overwriting(

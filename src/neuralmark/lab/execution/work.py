@@ -14,7 +14,7 @@ from neuralmark import attacks, schemes, zoo
 from neuralmark.errors import ParameterError, ResultsError
 from neuralmark.lab.execution import probes
 from neuralmark.lab.execution.devices import AUTO, Device, device_for, name_of
-from neuralmark.lab.execution.store import Row, Store
+from neuralmark.lab.execution.store import MODEL, Row, Store
 from neuralmark.lab.plan.keys import fitting, key_for
 from neuralmark.lab.plan.spec import (
     Assault,
@@ -38,7 +38,6 @@ Notify = Callable[[int, int], None]
 
 LORA_DELTA = "lora_delta"
 """How the names of LoRA products end: computed, not stored."""
-MODEL = "model.safetensors"
 BINS = 101
 """Bins of the marked layer's weights, for the figure of distributions."""
 
@@ -58,11 +57,11 @@ def performer(bench: Workbench) -> Callable[[Spec, Notify], None]:
 
 
 def perform(bench: Workbench, spec: Spec, notify: Notify) -> None:
-    """Carry out a run and write its row; does nothing where there is one."""
+    """Carry out a run and write its row; does nothing where there is one, with its model."""
     import torch
 
     store, data = bench.store, bench.data
-    if store.row(spec) is not None:
+    if store.complete(spec):
         return
     torch.set_num_threads(1)
     device = device_for(identity(spec), bench.device)

@@ -1,5 +1,6 @@
 """Experiments that are a grid: places, points of a sweep, schemes; one attack in each cell."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +8,8 @@ from itertools import groupby, zip_longest
 from typing import Any, ClassVar
 
 from neuralmark.attacks.engine.training import TuningScope
+from neuralmark.lab.comparing import UNTESTED, Cell, beside, interval, kept, least, percent
 from neuralmark.lab.contract import (
-    Cell,
     Experiment,
     Figure,
     Line,
@@ -16,11 +17,9 @@ from neuralmark.lab.contract import (
     Table,
     finetuning,
     imprinted,
-    kept,
-    least,
-    percent,
     training,
 )
+from neuralmark.lab.execution.store import Row
 from neuralmark.lab.experiments._paper import Pair
 from neuralmark.lab.plan.columns import TITLES
 from neuralmark.lab.plan.preset import Preset
@@ -28,6 +27,9 @@ from neuralmark.lab.plan.spec import Assault, Spec, Victim
 
 BOUNDARY = 227 / 256
 """Of the paper's marks; ours are held against that of their own bits (`least`)."""
+
+CHANCE = 0.5
+"""What a mark that cannot be read any more is worth."""
 
 Direction = tuple[str, str]
 Point = float | str
@@ -178,6 +180,11 @@ class AttackGrid(Experiment):
             if self.accuracies:
                 lines = self._lines(preset, results, place, "accuracy")
                 figures.append(Figure(title, self.axis, "accuracy (%)", lines, log=self.log))
+            if preset.training.movements:
+                lines, accuracy = self._traded(preset, results, place), "accuracy (%)"
+                figures.append(
+                    Figure(title, rate, accuracy, lines, boundary=100 * proof, traded=True)
+                )
         return figures
 
     def _lines(
@@ -185,13 +192,33 @@ class AttackGrid(Experiment):
     ) -> tuple[Line, ...]:
         lines = []
         for scheme in self.columns(preset, place):
-            found = []
+            found, band = [], []
             for point in self.points(preset, place):
                 values = results.values(self.cell(preset, place, scheme, point), name)
                 if values:
-                    found.append((float(point), 100 * sum(values) / len(values)))
+                    mean, half = interval([100 * value for value in values])
+                    found.append((float(point), mean))
+                    band.append((mean - half, mean + half))
             if found:
-                lines.append(Line(TITLES[scheme], tuple(found)))
+                lines.append(Line(TITLES[scheme], tuple(found), _finite(band)))
+        return tuple(lines)
+
+    def _traded(self, preset: Preset, results: Results, place: GridPlace) -> tuple[Line, ...]:
+        """Accuracy over bits: a line through the points of each scheme."""
+        lines = []
+        for scheme in self.columns(preset, place):
+            found = []
+            for point in self.points(preset, place):
+                rows = results.of(self.cell(preset, place, scheme, point))
+                pairs = [(r["rate"], r["accuracy"]) for r in rows if r.get("rate") is not None]
+                if pairs:
+                    rate = 100 * sum(rate for rate, _ in pairs) / len(pairs)
+                    found.append((rate, *interval([100 * accuracy for _, accuracy in pairs])))
+            found.sort()
+            if found:
+                points = tuple((rate, mean) for rate, mean, _ in found)
+                band = [(mean - half, mean + half) for _, mean, half in found]
+                lines.append(Line(TITLES[scheme], points, _finite(band)))
         return tuple(lines)
 
 
@@ -202,23 +229,35 @@ class OverwriteGrid(AttackGrid):
     log: ClassVar[bool] = True
 
     def remark(self, preset: Preset, results: Results, place: GridPlace) -> str:
-        """How well the adversary's own marks are found."""
-        lowest = {}
+        """How well the adversary's own marks are found, and what ended his training."""
+        lowest, stopped, ended = {}, [], 0
         for scheme in self.columns(preset, place):
-            specs = [
-                spec
-                for point in self.points(preset, place)
-                for spec in self.cell(preset, place, scheme, point)
-            ]
-            figures = [row.get("figures", {}) for row in results.of(specs)]
-            rates = [each["attacker_rate"] for each in figures if "attacker_rate" in each]
+            rates = []
+            for point in self.points(preset, place):
+                rows = results.of(self.cell(preset, place, scheme, point))
+                found = [r["figures"]["attacker_rate"] for r in rows if _has_rate(r)]
+                short = sum(rate < 1 for rate in found)
+                rates += found
+                ended += len(found) - short
+                if short:
+                    stopped.append(f"{TITLES[scheme]} {point:g} ({short} of {len(found)})")
             if rates:
                 lowest[TITLES[scheme]] = min(rates)
         said = [self.note] if self.note else []
         if lowest:
             each = ", ".join(f"{title} {100 * rate:.2f}" for title, rate in lowest.items())
             said.append(f"the adversary's own marks, at the lowest: {each} (the paper: all 100)")
+        if lowest and preset.attack.limit is not None:
+            said.append(
+                f"adversaries train at least {preset.attack.epochs} epochs and until their mark is"
+                f" whole ({ended} runs), or {preset.attack.limit:,} steps in all:"
+                f" {', '.join(stopped) or 'none'}"
+            )
         return "; ".join(said)
+
+
+def _has_rate(row: Row) -> bool:
+    return row.get("figures", {}).get("attacker_rate") is not None
 
 
 class FinetuneGrid(AttackGrid):
@@ -239,6 +278,11 @@ class FinetuneGrid(AttackGrid):
         """At a learning rate."""
         victim = victim_at(preset, place, scheme, seed)
         return finetuning(preset, victim, place.direction[1], scope=self.scope, rate=point)
+
+
+def _finite(band: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Bands of several seeds; a single one has none."""
+    return tuple(band) if all(map(math.isfinite, (low for low, _ in band))) else ()
 
 
 def compared(
@@ -288,6 +332,9 @@ def filled(results: Results, specs: Sequence[Assault], paper: Pair | None) -> Ce
     theirs = "" if accuracy is None else f"{accuracy:.2f}"
     if rate is None:
         return Cell(ours, theirs)
-    survives = bool(rates) and not broken and kept(specs, rates)
-    against = bool(told) and survives != (rate / 100 >= BOUNDARY)
-    return Cell(ours, f"{theirs} ({rate:.2f})", contradicts=against)
+    beside_it = f"{theirs} ({rate:.2f})"
+    before = results.values([spec.victim for spec in specs], "rate")
+    if before and not kept(specs, before):  # nothing was there to be attacked
+        return Cell(ours, beside_it, standing=UNTESTED)
+    found = rates + [CHANCE] * broken
+    return beside(ours, beside_it, specs, found, theirs=rate / 100 >= BOUNDARY)

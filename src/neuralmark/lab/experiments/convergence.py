@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from neuralmark.lab.comparing import Cell, spread
 from neuralmark.lab.contract import (
-    Cell,
     Experiment,
     Figure,
     Line,
@@ -11,7 +11,6 @@ from neuralmark.lab.contract import (
     Table,
     mean_of,
     others,
-    spread,
     training,
 )
 from neuralmark.lab.execution.store import Row

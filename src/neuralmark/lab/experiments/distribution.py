@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+from neuralmark.lab.comparing import spread
 from neuralmark.lab.contract import (
     SCHEMES,
     Experiment,
@@ -11,7 +12,6 @@ from neuralmark.lab.contract import (
     Table,
     mean_of,
     others,
-    spread,
     training,
 )
 from neuralmark.lab.execution.store import Row

@@ -2,15 +2,8 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.contract import (
-    Cell,
-    Experiment,
-    Results,
-    Table,
-    spread,
-    trained,
-    training,
-)
+from neuralmark.lab.comparing import Cell, spread
+from neuralmark.lab.contract import Experiment, Results, Table, trained, training
 from neuralmark.lab.experiments._grid import GridPlace, victim_at
 from neuralmark.lab.experiments._paper import ALEXNET, FIDELITY, RESNET
 from neuralmark.lab.plan.columns import TITLES

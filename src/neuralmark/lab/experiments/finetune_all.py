@@ -25,6 +25,9 @@ class FinetuneAll(FinetuneGrid):
     place: ClassVar[int] = 8
     scope: ClassVar[TuningScope] = "all"
     heading: ClassVar[str] = "Fine-tuning all layers"
+    drawn: ClassVar[bool] = True
+    log: ClassVar[bool] = True
+    accuracies: ClassVar[bool] = True
 
     def points(self, preset: Preset, place: GridPlace) -> Sequence[float]:
         """The rates; beside the main architecture only the usual one, as in the paper."""

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from neuralmark.lab.contract import Cell, Results, kept, pruning
+from neuralmark.lab.comparing import Cell, beside
+from neuralmark.lab.contract import Results, pruning
 from neuralmark.lab.experiments._grid import AttackGrid, GridPlace, filled, on_own_data, victim_at
 from neuralmark.lab.experiments._paper import Pair
 from neuralmark.lab.plan.preset import Preset
@@ -51,4 +52,4 @@ class Pruning(AttackGrid):
         if not told or isinstance(victim, ImprintSpec):
             return cell
         rates = results.values(specs, "rate")
-        return Cell(cell.ours, "(≈ 100)", contradicts=bool(rates) and not kept(specs, rates))
+        return beside(cell.ours, "(≈ 100)", specs, rates)

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from neuralmark import schemes
-from neuralmark.lab.contract import Cell, Results, assault, percent
+from neuralmark.lab.comparing import Cell, percent
+from neuralmark.lab.contract import Results, assault
 from neuralmark.lab.experiments._grid import (
     AttackGrid,
     GridPlace,
