@@ -1,4 +1,4 @@
-"""The preset `bench`: what its runs are, equal movement, stopping attackers, rows that are adopted."""
+"""The preset `bench`: its runs, equal movement, attackers that stop, rows that are adopted."""
 
 import hashlib
 import json
@@ -107,7 +107,8 @@ def test_marks_that_their_strength_does_not_bring_in_are_attacked_at_equal_movem
 
 
 def test_specifications_of_imprints_are_read_back() -> None:
-    spec = imprinted(BENCH, "cifar10", "neuralmark-stream", 0.1, seed=2, anchored=True)
+    clean = training(BENCH, "cifar10", "clean", seed=2)
+    spec = imprinted(BENCH, clean, "neuralmark-stream", 0.1, anchored=True)
     attack = overwriting(BENCH, spec, "cifar100")
     for each in (spec, attack):
         assert from_dict(json.loads(json.dumps(to_dict(each)))) == each
@@ -128,8 +129,8 @@ def test_an_unknown_column_is_an_error_with_a_suggestion(tmp_path: Path) -> None
 # Equal movement
 
 
-def pressed(scheme: str, seed: int = 0, *, anchored: bool = False) -> ImprintSpec:
-    return imprinted(EQUAL, "digits", scheme, 0.3, seed=seed, anchored=anchored)
+def pressed(scheme: str) -> ImprintSpec:
+    return imprinted(EQUAL, training(EQUAL, "digits", "clean"), scheme, 0.3)
 
 
 def test_every_scheme_moves_its_layer_equally(store: Store) -> None:
@@ -139,7 +140,9 @@ def test_every_scheme_moves_its_layer_equally(store: Store) -> None:
     for scheme, row in zip(COLUMNS, rows, strict=True):
         assert row["moved"] == pytest.approx(0.3, rel=0.02), scheme
         assert row["rate"] >= 0.9, scheme
-    assert [row.get("strength") is None for row in rows] == [each == "greedymark" for each in COLUMNS]
+    assert [row.get("strength") is None for row in rows] == [
+        each == "greedymark" for each in COLUMNS
+    ]
 
 
 def test_an_anchored_imprint_is_found_after_a_rearrangement(store: Store) -> None:

@@ -19,7 +19,7 @@ preset_option = click.option(
     "--preset",
     default="cpu",
     show_default=True,
-    help="Scale: paper, bench, cpu, smoke, or a TOML file of your own.",
+    help="Scale: paper, bench, alexnet, cpu, smoke, or a TOML file of your own.",
 )
 results_option = click.option(
     "--results",

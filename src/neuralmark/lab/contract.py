@@ -176,23 +176,15 @@ def training(
 
 
 def imprinted(
-    preset: Preset,
-    data: str,
-    scheme: str,
-    movement: float,
-    *,
-    architecture: str = "",
-    seed: int = 0,
-    anchored: bool = False,
+    preset: Preset, clean: Training, scheme: str, movement: float, *, anchored: bool = False
 ) -> ImprintSpec:
-    """A scheme's mark in the clean model of the same seed, at a set movement of its layer.
+    """A scheme's mark in a clean model, at a set movement of its layer.
 
     Its strength is chosen for the movement; that in the specification is the unit of attackers.
     """
-    base = training(preset, data, "clean", architecture=architecture, seed=seed)
-    mark = _shared(marking(scheme, preset, {"mode": "projection"}), base.architecture)
+    mark = _shared(marking(scheme, preset, {"mode": "projection"}), clean.architecture)
     assert mark is not None
-    return ImprintSpec(base, mark, movement, anchored)
+    return ImprintSpec(clean, mark, movement, anchored)
 
 
 def _shared(mark: MarkingSpec | None, architecture: str) -> MarkingSpec | None:

@@ -305,10 +305,10 @@ def on_own_data(preset: Preset) -> list[GridPlace]:
 
 def victim_at(preset: Preset, place: GridPlace, scheme: str, seed: int) -> Victim:
     """The model that is attacked in a place."""
-    data, architecture = place.direction[0], place.architecture
-    if not place.movement or scheme == "clean":
-        return training(preset, data, scheme, architecture=architecture, seed=seed)
-    return imprinted(preset, data, scheme, place.movement, architecture=architecture, seed=seed)
+    data, equal = place.direction[0], bool(place.movement) and scheme != "clean"
+    trained = "clean" if equal else scheme
+    model = training(preset, data, trained, architecture=place.architecture, seed=seed)
+    return imprinted(preset, model, scheme, place.movement) if equal else model
 
 
 def arrow(direction: Direction) -> str:
