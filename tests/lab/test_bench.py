@@ -104,6 +104,8 @@ def test_marks_that_their_strength_does_not_bring_in_are_attacked_at_equal_movem
     assert (equal.movement, own.movement) == (0.1, 0.0)
     assert grid.columns(BENCH, equal) == list(COLUMNS)
     assert grid.columns(BENCH, own) == [each for each in COLUMNS if each != "greedymark"]
+    notes = [table.note for table in grid.tables(BENCH, Results([]))]
+    assert ["not tested: GreedyMark" in note for note in notes] == [False, True]
 
 
 def test_specifications_of_imprints_are_read_back() -> None:
@@ -208,15 +210,18 @@ def test_a_table_says_what_agrees_and_what_could_not_be_tested() -> None:
         "1000",
         Cell("90 (100)", "93 (100)", standing="agrees"),
         Cell("90 (100)", "93 (54)", contradicts=True, standing="contradicts"),
+        Cell("90 (60)", "93 (50)", standing="untested"),
         Cell("–", "93 (50)"),
         Cell("70", "71"),
     )
-    table = Table("t", ("λ", "NeuralMark", "VanillaMark", "GreedyMark", "Clean"), (row,))
+    heads = ("λ", "NeuralMark", "VanillaMark", "GreedyMark", "VoteMark*", "Clean")
+    table = Table("t", heads, (row,))
     said = statement(table)
     assert "1 agree; 1 contradict it with significance (1000 VanillaMark)" in said
-    assert "1 could not be tested (1000 GreedyMark)" in said
+    assert "1 could not be tested, since there was no mark to attack (1000 GreedyMark)" in said
+    assert said.endswith("1 not run yet.")
     assert statement(Table("t", ("a",), (("1",),))) == ""
-    assert "Of 3 detection rates beside the paper's, 1 agree with it" in agreement({"x": [table]})
+    assert "Of 4 detection rates beside the paper's, 1 agree with it" in agreement({"x": [table]})
 
 
 def test_an_attack_on_a_mark_that_was_not_there_tests_nothing() -> None:

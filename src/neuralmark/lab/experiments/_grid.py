@@ -151,7 +151,9 @@ class AttackGrid(Experiment):
             f"{self.heading}, {place.title}: {self.shows}",
             (self.axis, *(TITLES[scheme] for scheme in columns)),
             tuple(rows),
-            note=self.remark(preset, results, place),
+            note="; ".join(
+                filter(None, (self.remark(preset, results, place), _absent(preset, place)))
+            ),
             specs=tuple(self.attacks(preset, place)),
         )
 
@@ -278,6 +280,14 @@ class FinetuneGrid(AttackGrid):
         """At a learning rate."""
         victim = victim_at(preset, place, scheme, seed)
         return finetuning(preset, victim, place.direction[1], scope=self.scope, rate=point)
+
+
+def _absent(preset: Preset, place: GridPlace) -> str:
+    """Which marks could not be tested at their own strength."""
+    absent = [] if place.movement else [TITLES[name] for name in preset.training.too_weak]
+    if not absent:
+        return ""
+    return f"not tested: {', '.join(absent)}, whose published λ does not bring a mark in here"
 
 
 def _finite(band: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:

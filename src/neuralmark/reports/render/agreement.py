@@ -9,6 +9,8 @@ FLAG = "≠"
 """Behind a value that contradicts the paper: the mark is proven in one and not in the other."""
 DOUBT = "≠?"
 """The same by the mean of the seeds only: their interval reaches over the boundary."""
+NOT_RUN = "not run"
+STANDINGS = (AGREES, CONTRADICTS, OPEN, UNTESTED, NOT_RUN)
 
 
 def flag(cell: Cell) -> str:
@@ -24,7 +26,7 @@ def flag(cell: Cell) -> str:
 
 def statement(table: Table) -> str:
     """One line on a table that stands beside the paper's rates; empty for others."""
-    found: dict[str, list[str]] = {AGREES: [], CONTRADICTS: [], OPEN: [], UNTESTED: []}
+    found: dict[str, list[str]] = {name: [] for name in STANDINGS}
     for row in table.rows:
         for head, cell in zip(table.head, row, strict=False):
             if isinstance(cell, Cell) and (standing := _standing(cell)):
@@ -34,7 +36,8 @@ def statement(table: Table) -> str:
     said = [f"{len(found[AGREES])} agree"]
     said += _listed("contradict it with significance", found[CONTRADICTS])
     said += _listed("open, since the 95 % interval reaches over the boundary", found[OPEN])
-    said += _listed("could not be tested", found[UNTESTED])
+    said += _listed("could not be tested, since there was no mark to attack", found[UNTESTED])
+    said += [f"{len(found[NOT_RUN])} not run yet"] if found[NOT_RUN] else []
     return f"Beside the paper's rates: {'; '.join(said)}."
 
 
@@ -43,15 +46,15 @@ def _listed(what: str, cells: Sequence[str]) -> list[str]:
 
 
 def _standing(cell: Cell) -> str:
-    """That of a cell; one that has the paper's rate but no runs could not be tested."""
+    """That of a cell; one that has the paper's rate but no rows was not run."""
     if cell.standing or not cell.paper:
         return cell.standing
-    return "" if cell.ours.strip("–() ") or "(" not in cell.paper else UNTESTED
+    return "" if cell.ours.strip("–() ") or "(" not in cell.paper else NOT_RUN
 
 
 def agreement(tables: Mapping[str, Iterable[Table]]) -> str:
     """How many cells of all experiments agree with the paper, contradict it, or tell nothing."""
-    counts = {AGREES: 0, CONTRADICTS: 0, OPEN: 0, UNTESTED: 0}
+    counts = dict.fromkeys(STANDINGS, 0)
     against: dict[str, int] = {}
     for name, some in tables.items():
         cells = [cell for table in some for row in table.rows for cell in row]
@@ -65,6 +68,7 @@ def agreement(tables: Mapping[str, Iterable[Table]]) -> str:
         f"Of {sum(counts.values())} detection rates beside the paper's, {counts[AGREES]} agree with"
         f" it, {counts[CONTRADICTS]} contradict it with significance"
         f"{f' ({where})' if where else ''}, {counts[OPEN]} are open (the 95 % interval of the seeds"
-        f" reaches over the boundary, or there is one seed), and {counts[UNTESTED]} could not be"
-        " tested (no rows, or no mark before the attack). The paper has one seed and no intervals."
+        f" reaches over the boundary, or there is one seed), {counts[UNTESTED]} could not be tested"
+        f" (no mark before the attack), and {counts[NOT_RUN]} were not run yet. The paper has one"
+        " seed and no intervals."
     )
