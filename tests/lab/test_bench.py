@@ -156,6 +156,7 @@ def test_an_anchored_imprint_is_found_after_a_rearrangement(store: Store) -> Non
     assert row["aligned"]["rate"] == 1.0
     cell = grid.shown(Results([row]), [attack], "neuralmark-stream", None)
     assert cell.ours.endswith("with the anchor 100.00")
+    assert grid.shown(Results([]), [attack], "neuralmark-stream", None) == Cell("–")
     loose = grid.attack(EQUAL, place, "greedymark", "permute", 0)
     assert isinstance(loose.victim, ImprintSpec)
     assert not loose.victim.anchored

@@ -58,10 +58,9 @@ class Structural(AttackGrid):
     ) -> Cell:
         """By position; and with the anchor, where there is one."""
         cell = filled(results, specs, paper)
-        victim = specs[0].victim
-        if not isinstance(victim, ImprintSpec) or not victim.anchored:
+        victim, rows = specs[0].victim, results.of(specs)
+        if not rows or not isinstance(victim, ImprintSpec) or not victim.anchored:
             return cell
-        rows = results.of(specs)
         found = [0.0 if row["aligned"] is None else row["aligned"]["rate"] for row in rows]
         return replace(cell, ours=f"{cell.ours}, with the anchor {percent(found)}")
 
