@@ -9,7 +9,8 @@ import pytest
 
 from neuralmark.errors import ParameterError
 from neuralmark.lab import experiments
-from neuralmark.lab.contract import Cell, Results, Table
+from neuralmark.lab.comparing import Cell
+from neuralmark.lab.contract import Results, Table
 from neuralmark.lab.execution.store import Row, Store
 from neuralmark.lab.experiments._grid import AttackGrid, filled
 from neuralmark.lab.plan.preset import load_preset, preset_names
@@ -57,7 +58,10 @@ def test_an_unknown_experiment_is_an_error_with_a_suggestion() -> None:
 TABLE = Table(
     "Rates & λ",
     ("λ", "NeuralMark"),
-    (("1", Cell("93.1 (100)", "93.65 (100)")), ("10", Cell("9_0", "100", contradicts=True))),
+    (
+        ("1", Cell("93.1 (100)", "93.65 (100)")),
+        ("10", Cell("9_0", "100", contradicts=True, standing="contradicts")),
+    ),
     note="a note",
 )
 
@@ -263,6 +267,6 @@ def test_runs_that_broke_the_model_are_counted() -> None:
         {"run": identity(specs[1]), "rate": None, "accuracy": 0.1, "unreadable": "NaN"},
     ]
     cell = filled(Results(rows), specs, (93.65, 100.0))
-    assert cell.ours == "30.00 ± 28.28 (100.00; 1 of 2 unreadable)"
+    assert cell.ours == "30.00 ± 254.12 (100.00; 1 of 2 unreadable)"
     assert cell.contradicts
     assert not filled(Results(rows[:1]), specs, (93.65, 100.0)).contradicts

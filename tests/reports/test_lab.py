@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from neuralmark.lab import experiments
-from neuralmark.lab.contract import Cell, Figure, Line, Results, Table
+from neuralmark.lab.comparing import Cell
+from neuralmark.lab.contract import Figure, Line, Results, Table
 from neuralmark.lab.plan.preset import load_preset
 from neuralmark.lab.plan.spec import LAB_VERSION, identity
 from neuralmark.reports.lab import (

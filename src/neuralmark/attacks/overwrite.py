@@ -41,6 +41,13 @@ class Overwrite(Attack):
     classifier: Classifier = option(
         "new", "a fresh classifier, or the model's own", choices=CLASSIFIERS
     )
+    limit: int = option(
+        0,
+        "go on after the passes until the attacker's marks are whole, up to this many steps in all"
+        " (0: only the passes)",
+        low=0,
+        high=100_000_000,
+    )
 
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:
@@ -89,8 +96,8 @@ class Overwrite(Attack):
                 marks.append(given)
             return marks
 
-        course = AttackCourse(self.rate, self.epochs, self.batch)
-        steps = fit(model, data, course, model.parameters(), scene, begin)
+        course = AttackCourse(self.rate, self.epochs, self.batch, limit=self.limit)
+        steps = fit(model, data, course, model.parameters(), scene, begin, lambda: _whole(marks))
         rates = _rates(marks)
         for mark in marks:
             mark.detach()
@@ -101,6 +108,11 @@ class Overwrite(Attack):
             steps=steps,
             figures={"attacker_rate": sum(rates) / len(rates)} if rates else {},
         )
+
+
+def _whole(marks: Sequence[Any]) -> bool:
+    """Whether all of the attacker's bits are written, or never will be (the model broke)."""
+    return all(rate == 1 for rate in _rates(marks))
 
 
 def _rates(marks: Sequence[Any]) -> list[float]:

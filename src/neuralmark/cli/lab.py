@@ -19,7 +19,7 @@ preset_option = click.option(
     "--preset",
     default="cpu",
     show_default=True,
-    help="Scale: paper, cpu, smoke, or a TOML file of your own.",
+    help="Scale: paper, bench, alexnet, cpu, smoke, or a TOML file of your own.",
 )
 results_option = click.option(
     "--results",
@@ -60,7 +60,7 @@ def list_(preset: str, as_json: bool) -> None:
     scale = load_preset(preset)
     rows = []
     every: list[Spec] = []
-    for name in names():
+    for name in names(scale):
         experiment = get(name)
         specs = in_order(experiment.runs(scale))
         every += specs
@@ -251,6 +251,24 @@ def run(
         for line in reasons(finished.failed):
             output.note(line)
     ctx.exit(1 if finished.failed else 0)
+
+
+@command.command("adopt", short_help="Take over rows that were made elsewhere.")
+@click.argument("rows", type=options.PATH, metavar="ROWS")
+@results_option
+@options.json_option
+def adopt(rows: Path, results: Path, as_json: bool) -> None:
+    """Take over the rows of a report (`rows.jsonl`), so that `lab run` goes on from them.
+
+    Models are not in rows: one that an attack still needs is trained again.
+    """
+    from neuralmark.lab import api
+
+    taken = api.adopt(rows, results=results)
+    if as_json:
+        output.as_json({"adopted": taken, "results": str(results)})
+        return
+    output.note(f"{taken} {'row' if taken == 1 else 'rows'} taken over into {results}")
 
 
 @command.command("report", short_help="Write the tables and figures, with the paper's values.")

@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neuralmark.lab.api import Failed, Finished, Means, fetch, prepare, report, run
+    from neuralmark.lab.api import Failed, Finished, Means, adopt, fetch, prepare, report, run
 
-__all__ = ["Failed", "Finished", "Means", "fetch", "prepare", "report", "run"]
+__all__ = ["Failed", "Finished", "Means", "adopt", "fetch", "prepare", "report", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,9 +5,11 @@ finished = lab.run("overwrite-lambda", preset="smoke", data="/data")
 lab.report(preset="smoke", out="lab-report")
 """
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -135,10 +137,16 @@ class Finished:
 
 def specs_of(names: Sequence[str], scale: Preset) -> list[Spec]:
     """The runs of these experiments, each once, in an order in which they can be done."""
-    chosen = [*names]
-    if "all" in chosen:  # those named first, then the others
-        chosen = [name for name in chosen if name != "all"] + experiments.names()
-    return in_order([spec for name in chosen for spec in experiments.get(name).runs(scale)])
+    groups: list[Sequence[str]] = [[name] for name in names if name != "all"]
+    if "all" in names:  # those named first, then the others
+        groups += scale.experiments or [[name] for name in experiments.names()]
+    return in_order([spec for group in groups for spec in _in_turn(group, scale)])
+
+
+def _in_turn(names: Sequence[str], scale: Preset) -> list[Spec]:
+    """The first stages of these experiments, then their second ones, and so on."""
+    by_name = [experiments.get(name).stages(scale) for name in names]
+    return [spec for stages in zip_longest(*by_name, fillvalue=[]) for s in stages for spec in s]
 
 
 def prepare(
@@ -214,6 +222,37 @@ def run(
     """
     work = prepare(names, preset=preset, data=data, results=results, means=means)
     return work.carry_out(watch)
+
+
+def adopt(rows: str | Path, *, results: str | Path = RESULTS) -> int:
+    """Take over the rows of runs that were made elsewhere, so that only the others are run.
+
+    Models are not in rows: one that an attack still needs is trained again.
+
+    Args:
+        rows: A file of rows, such as the `rows.jsonl` of a report.
+        results: Folder for runs and rows.
+
+    Returns:
+        How many of them the folder did not have.
+
+    Raises:
+        ResultsError: The file cannot be read, or its rows are of another version of the lab.
+
+    Examples:
+        >>> adopt("nowhere.jsonl", results="runs")
+        Traceback (most recent call last):
+        neuralmark.errors.ResultsError: nowhere.jsonl cannot be read (No such file or directory)
+    """
+    try:
+        lines = Path(rows).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ResultsError(f"{rows} cannot be read ({why})") from None
+    try:
+        return Store.open(results).adopt([json.loads(line) for line in lines])
+    except (ParameterError, ValueError, KeyError, TypeError) as error:
+        raise ResultsError(f"{rows} holds no rows of this version of the lab ({error})") from None
 
 
 def fetch(

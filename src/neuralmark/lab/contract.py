@@ -10,46 +10,28 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from neuralmark.attacks.engine.training import TuningScope
-from neuralmark.core.bound import boundary
+from neuralmark.lab.comparing import Cell, beside, percent
 from neuralmark.lab.execution.store import Row
+from neuralmark.lab.plan.columns import PUBLISHED, STREAM
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import (
     Assault,
+    ImprintSpec,
     MarkingSpec,
     Spec,
     Training,
-    TuningSpec,
     Value,
+    Victim,
     identity,
     settings,
 )
 
-SCHEMES = ("clean", "neuralmark", "vanillamark", "greedymark", "votemark")
+MARKS = PUBLISHED
+SCHEMES = ("clean", *MARKS)
 """Those that the paper compares; runs may name any other (`MarkingSpec`)."""
-MARKS = SCHEMES[1:]
-TITLES = {
-    "clean": "Clean",
-    "neuralmark": "NeuralMark",
-    "vanillamark": "VanillaMark",
-    "greedymark": "GreedyMark",
-    "votemark": "VoteMark*",
-    "stdm": "ST-DM",
-    "feng": "Feng*",
-}
-"""VoteMark and Feng's scheme are reconstructions: the star says so in every table."""
-
 
 STDM_SHARE = 0.01
 """ST-DM's published weight, where that of the others is 1."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One value of a table, the paper's beside it, and whether they contradict each other."""
-
-    ours: str
-    paper: str = ""
-    contradicts: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +52,8 @@ class Line:
 
     label: str
     points: tuple[tuple[float, float], ...]
+    band: tuple[tuple[float, float], ...] = ()
+    """Low and high for each point: the 95 % interval of the seeds."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +71,8 @@ class Figure:
     """Whether the lines are histograms: points are the middles of bins."""
     boundary: float | None = None
     """The detection rate, in percent, that proves a mark: drawn as a rule."""
+    traded: bool = False
+    """Whether x is the detection rate, so that the lines show what removing it costs."""
 
 
 class Results:
@@ -129,6 +115,10 @@ class Experiment(ABC):
     def runs(self, preset: Preset) -> list[Spec]:
         """All runs that it needs at this scale."""
 
+    def stages(self, preset: Preset) -> list[list[Spec]]:
+        """The same in parts, the most important first: `all` takes them in turn."""
+        return [self.runs(preset)]
+
     def tables(self, preset: Preset, results: Results) -> list[Table]:
         """Its tables, from the rows that are there."""
         return []
@@ -144,6 +134,8 @@ def marking(
     """How a scheme's mark is trained in at this scale; None for Clean."""
     if scheme == "clean":
         return None
+    if scheme == STREAM:
+        return marking("neuralmark", preset, {"filter": "stream", **(changes or {})})
     strength = preset.training.strength
     if scheme == "greedymark":
         strength = preset.training.greedy_strength
@@ -167,19 +159,32 @@ def training(
     """A model of the preset's scale; the same call gives the same run to all experiments."""
     scale = preset.training
     main = architecture or scale.main
+    small = main in scale.zoo
     return Training(
         architecture=main,
         data=data,
-        epochs=scale.epochs,
+        epochs=(small and scale.zoo_epochs) or scale.epochs,
         rate=scale.rate,
         batch=scale.batch,
         drops=scale.drops,
-        images=scale.images,
+        images=(small and scale.zoo_images) or scale.images,
         test_images=scale.test_images,
         seed=seed,
         mark=_shared(marking(scheme, preset, changes), main),
         options=scale.options if main == scale.main else (),
     )
+
+
+def imprinted(
+    preset: Preset, clean: Training, scheme: str, movement: float, *, anchored: bool = False
+) -> ImprintSpec:
+    """A scheme's mark in a clean model, at a set movement of its layer.
+
+    Its strength is chosen for the movement; that in the specification is the unit of attackers.
+    """
+    mark = _shared(marking(scheme, preset, {"mode": "projection"}), clean.architecture)
+    assert mark is not None
+    return ImprintSpec(clean, mark, movement, anchored)
 
 
 def _shared(mark: MarkingSpec | None, architecture: str) -> MarkingSpec | None:
@@ -198,7 +203,7 @@ def _shared(mark: MarkingSpec | None, architecture: str) -> MarkingSpec | None:
 
 def assault(
     preset: Preset,
-    victim: Training,
+    victim: Victim,
     attack: str,
     chosen: Mapping[str, Value],
     *,
@@ -235,45 +240,7 @@ def mean_of(lists: Sequence[Sequence[float]]) -> list[float]:
     return [sum(values) / len(values) for values in zip(*lists, strict=False)]
 
 
-def spread(values: Sequence[float], form: str) -> str:
-    """The mean of the seeds, with their deviation where there are several."""
-    if not values:
-        return "–"
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return form.format(mean)
-    deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
-    return f"{form.format(mean)} ± {form.replace('+', '').format(deviation)}"
-
-
-def percent(values: Sequence[float], digits: int = 2) -> str:
-    """The mean of the seeds in percent, with their deviation where there are several."""
-    if not values:
-        return "–"
-    mean = 100 * sum(values) / len(values)
-    if len(values) == 1:
-        return f"{mean:.{digits}f}"
-    spread = (sum((100 * v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5
-    return f"{mean:.{digits}f} ± {spread:.{digits}f}"
-
-
-def least(spec: Training | TuningSpec | Assault) -> float:
-    """The detection rate that proves a run's mark; 1 for 128 bits or fewer, which prove nothing."""
-    from neuralmark import zoo
-
-    model = spec.victim if isinstance(spec, Assault) else spec
-    bits = None if model.mark is None else model.mark.bits
-    bits = zoo.architecture(model.architecture).parameters.bits if bits is None else bits
-    needed = boundary(bits)
-    return 1.0 if needed is None else needed / bits
-
-
-def kept(specs: Sequence[Training | TuningSpec | Assault], rates: Sequence[float]) -> bool:
-    """Whether the mean rate of these runs proves their mark."""
-    return sum(rates) / len(rates) >= least(specs[0]) - 1e-9
-
-
-def trained(results: Results, specs: Sequence[Training], theirs: float | None) -> Cell:
+def trained(results: Results, specs: Sequence[Victim], theirs: float | None) -> Cell:
     """Accuracy (rate) of trained models beside the paper's, whose own marks are all found in full.
 
     A rate that proves nothing contradicts it.
@@ -284,21 +251,22 @@ def trained(results: Results, specs: Sequence[Training], theirs: float | None) -
         return Cell(ours)
     if specs[0].mark is None:
         return Cell(ours, f"{theirs:.2f}")
-    against = bool(rates) and not kept(specs, rates)
-    return Cell(ours, f"{theirs:.2f} (100)", contradicts=against)
+    return beside(ours, f"{theirs:.2f} (100)", specs, rates)
 
 
 def overwriting(
-    preset: Preset, victim: Training, data: str, *, weight: float = 1.0, rate: float | None = None
+    preset: Preset, victim: Victim, data: str, *, weight: float = 1.0, rate: float | None = None
 ) -> Assault:
     """One overwriting attack on these data; its weight is in units of the owner's strength."""
     strength = 1.0 if victim.mark is None else victim.mark.strength
     chosen = {"weight": float(weight) * strength, **course(preset, rate)}
+    if preset.attack.limit is not None:
+        chosen["limit"] = preset.attack.limit
     return assault(preset, victim, "overwrite", chosen, data=data)
 
 
 def finetuning(
-    preset: Preset, victim: Training, data: str, *, scope: TuningScope, rate: float
+    preset: Preset, victim: Victim, data: str, *, scope: TuningScope, rate: float
 ) -> Assault:
     """One fine-tuning attack on these data, with a new classifier."""
     tensors = marked_tensors(victim.architecture) if victim.mark is None else ()
@@ -306,7 +274,13 @@ def finetuning(
     return assault(preset, victim, "finetune", chosen, data=data, tensors=tensors)
 
 
-def pruning(preset: Preset, victim: Training, share: float) -> Assault:
+def trimming(preset: Preset, victim: Victim, reach: float) -> Assault:
+    """The outliers of the marked layer clipped."""
+    tensors = marked_tensors(victim.architecture)
+    return assault(preset, victim, "trim", {"how": "clip", "reach": reach}, tensors=tensors)
+
+
+def pruning(preset: Preset, victim: Victim, share: float) -> Assault:
     """A share of the marked layer set to zero at random."""
     tensors = marked_tensors(victim.architecture)
     return assault(preset, victim, "prune", {"how": "random", "share": share}, tensors=tensors)

@@ -11,17 +11,16 @@ from dataclasses import dataclass, replace
 from neuralmark import zoo
 from neuralmark.core.bound import boundary
 from neuralmark.lab import experiments
-from neuralmark.lab.contract import Cell, Experiment, Figure, Results, Table
+from neuralmark.lab.comparing import Cell
+from neuralmark.lab.contract import Experiment, Figure, Results, Table
 from neuralmark.lab.execution.datasets import E2E, needed
 from neuralmark.lab.execution.store import Row
 from neuralmark.lab.plan.preset import Preset, preset_names
 from neuralmark.lab.plan.spec import LAB_VERSION, Spec, identity, in_order
+from neuralmark.reports.render.agreement import DOUBT, FLAG, agreement, flag, statement
 from neuralmark.reports.render.latex import latex
 from neuralmark.reports.render.page import code, page, paragraphs, section, text, with_powers
 from neuralmark.reports.render.plots import drawn
-
-FLAG = "≠"
-"""Behind a value that contradicts the paper: the mark survives in one and not in the other."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class ReportPart:
 def report_files(preset: Preset, rows: Sequence[Row]) -> dict[str, bytes]:
     """The page, Markdown, LaTeX tables, figures and the rows themselves, by their paths."""
     results = Results(rows)
-    parts = [part(experiments.get(name), preset, results) for name in experiments.names()]
+    parts = [part(experiments.get(name), preset, results) for name in experiments.names(preset)]
     made: dict[str, str | bytes] = {}
     drawings: dict[str, str] = {}
     for each in parts:
@@ -76,7 +75,7 @@ def json_lines(preset: Preset, results: Results) -> str:
 def _all(preset: Preset) -> list[Spec]:
     """The runs of every experiment, each once."""
     return in_order(
-        [spec for name in experiments.names() for spec in experiments.get(name).runs(preset)]
+        [spec for name in experiments.names(preset) for spec in experiments.get(name).runs(preset)]
     )
 
 
@@ -151,11 +150,12 @@ def introduction(
         + (f" Runs of other scales in the folder: {others}." if others else ""),
         "A value in brackets is the detection rate; small values are the paper's, measured at its"
         f" own scale (ResNet-18 unless a table says otherwise, 200 epochs). {FLAG} marks a"
-        f" contradiction: the mark is proven in one and not in the other. {_boundary(preset)}"
-        " VoteMark* is a reconstruction.",
+        f" contradiction: the mark is proven in one and not in the other; {DOUBT} one by the mean"
+        f" only, where the interval reaches over the boundary. ± is half of the 95 % interval of"
+        f" the seeds (Student's t). {_boundary(preset)} VoteMark* is a reconstruction.",
     ]
     if parts:
-        said.append(agreement(parts))
+        said.append(agreement({each.experiment.name: each.tables for each in parts}))
     if tests := preset.training.test_images:
         seeds = len(preset.training.seeds)
         said.append(
@@ -165,25 +165,6 @@ def introduction(
     said += [f"Data: {each}." for each in data]
     said += [f"Made by version {LAB_VERSION} of the laboratory, with {each}." for each in versions]
     return said
-
-
-def agreement(parts: Sequence[ReportPart]) -> str:
-    """How many cells stand beside a value of the paper's, and how many contradict it."""
-    beside, against = 0, {}
-    for each in parts:
-        cells = [c for table in each.tables for row in table.rows for c in row]
-        filled = [c for c in cells if isinstance(c, Cell) and c.paper and c.ours.strip("–() ")]
-        beside += len(filled)
-        if count := sum(c.contradicts for c in filled):
-            against[each.experiment.name] = count
-    if not against:
-        return f"Of {beside} cells beside a value of the paper's, none contradicts it."
-    where = ", ".join(f"{name} {count}" for name, count in against.items())
-    total = sum(against.values())
-    return (
-        f"Of {beside} cells beside a value of the paper's, {total}"
-        f" {'contradicts' if total == 1 else 'contradict'} it: {where}."
-    )
 
 
 def _boundary(preset: Preset) -> str:
@@ -296,7 +277,8 @@ def html_table(table: Table) -> str:
         "<tr>" + "".join(f"<td>{_html_cell(cell)}</td>" for cell in row) + "</tr>"
         for row in table.rows
     )
-    note = f'<p class="soft"><small>{with_powers(table.note)}</small></p>' if table.note else ""
+    below = (statement(table), table.note)
+    note = "".join(f'<p class="soft"><small>{with_powers(e)}</small></p>' for e in below if e)
     title = f'<caption style="text-align:left">{text(table.title)}</caption>'
     return (
         f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead>'
@@ -308,8 +290,8 @@ def _html_cell(cell: Cell | str) -> str:
     if isinstance(cell, str):
         return text(cell)
     theirs = f'<br><small class="soft">{text(cell.paper)}</small>' if cell.paper else ""
-    flag = f" <strong>{FLAG}</strong>" if cell.contradicts else ""
-    return text(cell.ours) + flag + theirs
+    sign = f" <strong>{flag(cell)}</strong>" if cell.contradicts else ""
+    return text(cell.ours) + sign + theirs
 
 
 def markdown(preset: Preset, rows: Sequence[Row], parts: Sequence[ReportPart]) -> str:
@@ -327,7 +309,9 @@ def markdown(preset: Preset, rows: Sequence[Row], parts: Sequence[ReportPart]) -
             lines.append("|" + "---|" * len(table.head))
             for row in table.rows:
                 lines.append("| " + " | ".join(map(_markdown_cell, row)) + " |")
-            lines += ["", table.note, ""] if table.note else [""]
+            for below in (statement(table), table.note):
+                lines += ["", below] if below else []
+            lines.append("")
         for i, figure in enumerate(each.figures, 1):
             lines += [f"![{caption(figure)}](figures/{experiment.name}-{i}.svg)", ""]
     missing, nothing = left_out(parts)
@@ -344,4 +328,4 @@ def _markdown_cell(cell: Cell | str) -> str:
     if isinstance(cell, str):
         return cell
     theirs = f" *[{cell.paper}]*" if cell.paper else ""
-    return cell.ours + (f" {FLAG}" if cell.contradicts else "") + theirs
+    return cell.ours + (f" {flag(cell)}" if cell.contradicts else "") + theirs

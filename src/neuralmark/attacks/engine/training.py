@@ -28,6 +28,8 @@ class AttackCourse:
     batch: int = 64
     momentum: float = 0.9
     decay: float = 5e-4
+    limit: int = 0
+    """The most steps of a training that goes on after its epochs until it has had enough."""
 
 
 def ready(scene: Scene, classifier: Classifier) -> "tuple[torch.nn.Module, Data]":
@@ -69,11 +71,13 @@ def fit(
     parameters: "Iterable[torch.nn.Parameter]",
     scene: Scene,
     attached: Callable[[Any], Sequence[Any]] = lambda optimizer: (),
+    enough: Callable[[], bool] = lambda: True,
 ) -> int:
     """Train these parameters on the task; give the number of steps.
 
-    `attached` attaches marks to the optimizer and gives them. Where the scene has a bookmark, an
-    interrupted training goes on from its last whole epoch.
+    `attached` attaches marks to the optimizer and gives them. With a limit on its steps, the
+    training goes on after its epochs, one at a time, until there is `enough`. Where the scene has a
+    bookmark, an interrupted training goes on from its last whole epoch.
     """
     import torch
 
@@ -86,23 +90,24 @@ def fit(
         chosen, lr=course.rate, momentum=course.momentum, weight_decay=course.decay
     )
     stage = Stage(model, optimizer, attached(optimizer), scene.rng)
-    epochs, steps = _resumed(stage, scene, course, data)
+    epoch, steps = _resumed(stage, scene, course, data)
     model.train()
-    total = course.epochs * -(-len(data.inputs) // course.batch)
-    for epoch in range(epochs, course.epochs):
+    total = max(course.limit, course.epochs * -(-len(data.inputs) // course.batch))
+    while epoch < course.epochs or (steps < course.limit and not enough()):
         order = torch.from_numpy(scene.rng.permutation(len(data.inputs)))
         generator = torch.Generator()
         if data.augmented is not None:
             generator.manual_seed(int(scene.rng.integers(1 << 62)))
-        for some in order.split(course.batch):
+        for some in order.split(course.batch)[: total - steps]:
             loss = _loss(model, data, some, generator)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             steps += 1
             scene.tell("training", steps, total)
+        epoch += 1
         if scene.bookmark is not None:
-            scene.bookmark.put({"epochs": epoch + 1, "steps": steps, "stage": stage.state()})
+            scene.bookmark.put({"epochs": epoch, "steps": steps, "stage": stage.state()})
     model.eval()
     for parameter in model.parameters():
         parameter.requires_grad_(True)

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from neuralmark import zoo
 from neuralmark.errors import DataSetError, MissingDataSetError
-from neuralmark.lab.plan.spec import Assault, Spec, Training, TuningSpec
+from neuralmark.lab.plan.spec import Assault, ImprintSpec, Spec, Training, TuningSpec
 from neuralmark.text import e2e
 from neuralmark.zoo.fetching import Archive, fetch
 
@@ -37,7 +37,7 @@ def needed(specs: Iterable[Spec]) -> list[str]:
     """The data sets of these runs, by name."""
     names: set[str] = set()
     for spec in specs:
-        if isinstance(spec, Training):
+        if isinstance(spec, Training | ImprintSpec):
             names.add(spec.data)
         elif isinstance(spec, Assault):
             names |= {spec.data or spec.victim.data, spec.victim.data}

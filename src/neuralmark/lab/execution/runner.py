@@ -53,9 +53,14 @@ def carry_out(
     """Carry out all runs that have no result yet, and tell what happens."""
     ordered = in_order(list(specs))
     board = Board({identity(spec): _waiting(spec) for spec in ordered})
-    for run, progress in board.runs.items():
+    for progress in board.runs.values():
         if store.row(progress.spec) is not None:
-            board.runs[run].state = DONE
+            progress.state = DONE
+    for progress in reversed(board.runs.values()):  # whoever needs a run comes behind it
+        if progress.state == WAITING:
+            for run in progress.needs:
+                if not store.complete(board.runs[run].spec):
+                    board.runs[run].state = WAITING
     try:
         _begin(board, engine)
         watch(board)

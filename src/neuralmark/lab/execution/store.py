@@ -12,16 +12,19 @@ Every file is written under another name and renamed, so a killed run leaves no 
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from neuralmark.errors import ResultsError
-from neuralmark.lab.plan.spec import LAB_VERSION, Spec, identity, to_dict
+from neuralmark.lab.plan.spec import LAB_VERSION, RunKind, Spec, from_dict, identity, to_dict
 from neuralmark.storage import files
 
 Row = dict[str, Any]
+MODEL = "model.safetensors"
+"""What a run that makes a model leaves for others."""
+MAKERS: tuple[RunKind, ...] = ("training", "tuning", "imprint")
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,27 @@ class Store:
         """The result of a run, or None while it has none."""
         path = self.root / "runs" / identity(spec) / "row.json"
         return _read(path, REMOVE) if path.exists() else None
+
+    def complete(self, spec: Spec) -> bool:
+        """Whether a run has its result, and the model that others may need (adopted ones lack it).
+
+        Only the weights of a model are missing then: made again, they give the same row.
+        """
+        model = self.root / "runs" / identity(spec) / MODEL
+        return self.row(spec) is not None and (spec.kind not in MAKERS or model.exists())
+
+    def adopt(self, rows: Iterable[Row]) -> int:
+        """Take over results that were made elsewhere; give the number of new ones."""
+        taken = 0
+        for row in rows:
+            spec = from_dict(dict(row["spec"]))
+            if identity(spec) != row["run"]:
+                raise ResultsError(f"the row of the run {row['run']} is of another specification")
+            if self.row(spec) is None:
+                text = json.dumps(row, allow_nan=False) + "\n"
+                files.write_text(self.folder(spec) / "row.json", text, overwrite=True)
+                taken += 1
+        return taken
 
     def finish(self, spec: Spec, row: Row) -> None:
         """Write the result: from now on the run is finished."""

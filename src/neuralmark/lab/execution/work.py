@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralmark import attacks
+from neuralmark import attacks, schemes, zoo
 from neuralmark.errors import ParameterError, ResultsError
 from neuralmark.lab.execution import probes
 from neuralmark.lab.execution.devices import AUTO, Device, device_for, name_of
-from neuralmark.lab.execution.store import Row, Store
+from neuralmark.lab.execution.store import MODEL, Row, Store
 from neuralmark.lab.plan.keys import fitting, key_for
-from neuralmark.lab.plan.spec import Assault, Spec, Training, TuningSpec, identity
+from neuralmark.lab.plan.spec import (
+    Assault,
+    ImprintSpec,
+    Spec,
+    Training,
+    TuningSpec,
+    Victim,
+    identity,
+)
 from neuralmark.records import Claim
 from neuralmark.storage import files
 from neuralmark.version import __version__
@@ -49,11 +57,11 @@ def performer(bench: Workbench) -> Callable[[Spec, Notify], None]:
 
 
 def perform(bench: Workbench, spec: Spec, notify: Notify) -> None:
-    """Carry out a run and write its row; does nothing where there is one."""
+    """Carry out a run and write its row; does nothing where there is one, with its model."""
     import torch
 
     store, data = bench.store, bench.data
-    if store.row(spec) is not None:
+    if store.complete(spec):
         return
     torch.set_num_threads(1)
     device = device_for(identity(spec), bench.device)
@@ -64,6 +72,8 @@ def perform(bench: Workbench, spec: Spec, notify: Notify) -> None:
         from neuralmark.lab.execution import texts
 
         row = texts.tune(store, data, device, spec, notify)
+    elif isinstance(spec, ImprintSpec):
+        row = _imprint(store, data, device, spec)
     elif isinstance(spec, Assault):
         row = _assault(store, data, device, spec, notify)
     else:
@@ -88,8 +98,6 @@ def _built(spec: Training, classes: int) -> "tuple[torch.nn.Module, tuple[str, .
     """The network, channels-last: convolutions of owners and attackers are quicker so."""
     import torch
 
-    from neuralmark import zoo
-
     architecture = zoo.architecture(spec.architecture, dict(spec.options))
     model = architecture.build(classes=classes)
     for parameter in model.parameters():
@@ -103,8 +111,6 @@ def _data(
     name: str, folder: Path | None, device: "torch.device", images: int | None, tests: int | None
 ) -> "DataSet":
     """A data set, read once for all the runs of a worker."""
-    from neuralmark import zoo
-
     return zoo.data(name, folder, limit=images, test_limit=tests).to(device)
 
 
@@ -154,7 +160,7 @@ def _train(
     row = outcome.row
     row["data"] = {"name": data.name, "digest": data.digest, "note": data.note}
     row["distribution"] = _distribution(model, tensors)
-    _save(model, home / "model.safetensors")
+    _save(model, home / MODEL)
     if outcome.claim is not None:
         outcome.claim.save(home / "claim.json", overwrite=True)
     return row
@@ -208,15 +214,74 @@ def _save(model: "torch.nn.Module", path: Path) -> None:
         beside.write_bytes(save(state))
 
 
-def victim_of(store: Store, spec: Training) -> "torch.nn.Module":
-    """The model that a training left."""
+def _imprint(store: Store, folder: Path | None, device: "torch.device", spec: ImprintSpec) -> Row:
+    """Write the mark into the clean model, its strength chosen for the movement."""
+    from neuralmark.lab.execution.training import accuracy
+
+    base, out = spec.base, store.folder(spec) / MODEL
+    clean = store.row(base)
+    if clean is None:
+        raise ParameterError(f"{base.label} is not finished")
+    classes = int(clean["classes"])
+    row = (_embedded if schemes.get(spec.mark.scheme).writes else _pressed)(store, spec, classes)
+    data = _settled(store, base.data, folder, device, base.images, base.test_images)
+    row["accuracy"] = accuracy(_loaded(base, classes, out).to(device), data)
+    row["data"] = {"name": data.name, "digest": data.digest, "note": data.note}
+    return {**row, "classes": classes}
+
+
+def _embedded(store: Store, spec: ImprintSpec, classes: int) -> Row:
+    """By the smallest change that gives every bit the same margin: what `embed` does."""
+    from neuralmark.marking.embedding import embed
+    from neuralmark.marking.options import EmbedOptions
+
+    home, source = store.folder(spec), store.folder(spec.base) / MODEL
+    options = EmbedOptions(
+        tensors=list(_tensors(spec.base)), budget=100 * spec.movement, anchor=spec.anchored
+    )
+    made = key_for(spec, lambda key: embed(source, key, home / MODEL, options, overwrite=True))
+    assert made.claim is not None
+    assert made.verdict is not None
+    made.claim.save(home / "claim.json", overwrite=True)
+    return {
+        "rate": made.verdict.rate,
+        "moved": made.change_relative,
+        "largest": made.change_largest,
+        "strength": made.strength,
+    }
+
+
+def _pressed(store: Store, spec: ImprintSpec, classes: int) -> Row:
+    """By the embedding loss alone, where a scheme has no other way."""
+    from neuralmark.lab.execution.pressing import press
+
+    home, tensors = store.folder(spec), _tensors(spec.base)
+    model = _loaded(spec.base, classes, store.folder(spec.base) / MODEL)
+    made = key_for(spec, lambda key: press(model, key, tensors, spec.movement))
+    _save(model, home / MODEL)
+    made.claim.save(home / "claim.json", overwrite=True)
+    return {"rate": made.rate, "moved": made.moved, "largest": made.largest}
+
+
+def _tensors(spec: Training) -> tuple[str, ...]:
+    return spec.tensors or zoo.architecture(spec.architecture, dict(spec.options)).marked
+
+
+def victim_of(store: Store, spec: Victim) -> "torch.nn.Module":
+    """The model that a training or an imprint left."""
+    row = store.row(spec)
+    if row is None:
+        raise ParameterError(f"{spec.label} is not finished")
+    base = spec.base if isinstance(spec, ImprintSpec) else spec
+    return _loaded(base, int(row["classes"]), store.folder(spec) / MODEL)
+
+
+def _loaded(spec: Training, classes: int, path: Path) -> "torch.nn.Module":
+    """The network of a training with the weights of a file."""
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    row, path = store.row(spec), store.folder(spec) / "model.safetensors"
-    if row is None:
-        raise ParameterError(f"{spec.label} is not finished")
     try:
         state = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -224,7 +289,7 @@ def victim_of(store: Store, spec: Training) -> "torch.nn.Module":
             f"{path} cannot be read ({error}): remove its folder and run again"
         ) from None
     torch.manual_seed(spec.seed)
-    model, _ = _built(spec, int(row["classes"]))
+    model, _ = _built(spec, classes)
     model.load_state_dict(state)
     return model.eval()
 
@@ -236,8 +301,9 @@ def _assault(
     attack = attacks.get(spec.attack)(**dict(spec.settings))
     victim = spec.victim
     model = victim_of(store, victim).to(device)
-    images = spec.images if spec.images is not None else victim.images
-    name, tests = spec.data or victim.data, victim.test_images
+    base = victim.base if isinstance(victim, ImprintSpec) else victim
+    images = spec.images if spec.images is not None else base.images
+    name, tests = spec.data or victim.data, base.test_images
     source = _settled(store, name, folder, device, images, tests)
     home = store.folder(victim)
     claim = None if victim.mark is None else Claim.load(home / "claim.json")
@@ -251,6 +317,7 @@ def _assault(
             seed=spec.seed,
             demand=False,
             keep=store.folder(spec) / "state.pt",
+            anchor=_anchor(home, victim),
         ),
         claim=claim,
         data=None if attack.kind == "key" else source.as_data(),
@@ -264,6 +331,8 @@ def _assault(
         "status": None if result.after is None else result.after.status,
         "survived": result.survived,
         "unreadable": result.unreadable,
+        "aligned": told["aligned"],
+        "note": result.note,
         "change": told["change"],
         "figures": told["figures"],
         "steps": result.steps,
@@ -272,3 +341,9 @@ def _assault(
         "seconds": result.earlier + time.perf_counter() - start,
         "data": {"name": source.name, "digest": source.digest, "note": source.note},
     }
+
+
+def _anchor(home: Path, victim: Victim) -> Path | None:
+    """The anchor beside the victim's model, if its mark is bound to one."""
+    bound = isinstance(victim, ImprintSpec) and victim.anchored
+    return home / f"{MODEL}.anchor" if bound else None

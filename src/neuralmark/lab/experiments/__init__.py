@@ -1,6 +1,7 @@
 """Experiments: one file each, named after what it shows. See `neuralmark.lab.contract`."""
 
 from neuralmark.lab.contract import Experiment
+from neuralmark.lab.plan.preset import Preset
 from neuralmark.registry import Registry
 
 __all__ = ["Experiment", "get", "names"]
@@ -13,9 +14,10 @@ _experiments: Registry[Experiment] = Registry(
 )
 
 
-def names() -> list[str]:
-    """The experiments that are there, in the order of their places."""
-    return sorted(_experiments.names(), key=lambda name: (get(name).place, name))
+def names(preset: Preset | None = None) -> list[str]:
+    """The experiments that are there, or that a preset is for, in the order of their places."""
+    chosen = [name for group in preset.experiments for name in group] if preset else []
+    return sorted(chosen or _experiments.names(), key=lambda name: (get(name).place, name))
 
 
 def get(name: str) -> Experiment:

@@ -2,9 +2,8 @@
 
 from typing import ClassVar
 
+from neuralmark.lab.comparing import Cell, spread
 from neuralmark.lab.contract import (
-    TITLES,
-    Cell,
     Experiment,
     Figure,
     Line,
@@ -12,10 +11,10 @@ from neuralmark.lab.contract import (
     Table,
     mean_of,
     others,
-    spread,
     training,
 )
 from neuralmark.lab.execution.store import Row
+from neuralmark.lab.plan.columns import TITLES
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Spec, Training
 

@@ -2,7 +2,8 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.contract import Cell, Experiment, Results, Table
+from neuralmark.lab.comparing import Cell
+from neuralmark.lab.contract import Experiment, Results, Table
 from neuralmark.lab.experiments._paper import EPOCH_SECONDS
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Probe, Settings, Spec, settings

@@ -2,9 +2,9 @@
 
 from typing import Any, ClassVar
 
+from neuralmark.lab.comparing import spread
 from neuralmark.lab.contract import (
     SCHEMES,
-    TITLES,
     Experiment,
     Figure,
     Line,
@@ -12,10 +12,10 @@ from neuralmark.lab.contract import (
     Table,
     mean_of,
     others,
-    spread,
     training,
 )
 from neuralmark.lab.execution.store import Row
+from neuralmark.lab.plan.columns import TITLES
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Spec, Training
 

@@ -2,7 +2,8 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.contract import Cell, Experiment, Results, Table, trained, training
+from neuralmark.lab.comparing import Cell
+from neuralmark.lab.contract import Experiment, Results, Table, trained, training
 from neuralmark.lab.experiments._paper import ARCHITECTURES
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Spec, Training
@@ -20,11 +21,13 @@ class FidelityArchitectures(Experiment):
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Clean and NeuralMark for each."""
+        return [spec for stage in self.stages(preset) for spec in stage]
+
+    def stages(self, preset: Preset) -> list[list[Spec]]:
+        """One for each architecture."""
         return [
-            spec
+            [spec for scheme in TWO for spec in _cell(preset, architecture, scheme)]
             for architecture in preset.training.zoo
-            for scheme in TWO
-            for spec in _cell(preset, architecture, scheme)
         ]
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
@@ -44,5 +47,10 @@ class FidelityArchitectures(Experiment):
 
 
 def _cell(preset: Preset, architecture: str, scheme: str) -> list[Training]:
-    seeds = preset.training.seeds
-    return [training(preset, DATA, scheme, architecture=architecture, seed=seed) for seed in seeds]
+    scale = preset.training
+    margin = scale.zoo_margin
+    changes = None if margin is None else {"mode": "projection", "strength": margin}
+    return [
+        training(preset, DATA, scheme, architecture=architecture, seed=seed, changes=changes)
+        for seed in scale.zoo_seeds or scale.seeds
+    ]

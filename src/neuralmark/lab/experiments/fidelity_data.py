@@ -2,22 +2,17 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.contract import (
-    SCHEMES,
-    TITLES,
-    Experiment,
-    Results,
-    Table,
-    trained,
-    training,
-)
+from neuralmark.lab.comparing import Cell, spread
+from neuralmark.lab.contract import Experiment, Results, Table, trained, training
+from neuralmark.lab.experiments._grid import GridPlace, victim_at
 from neuralmark.lab.experiments._paper import ALEXNET, FIDELITY, RESNET
+from neuralmark.lab.plan.columns import TITLES
 from neuralmark.lab.plan.preset import Preset
-from neuralmark.lab.plan.spec import Spec, Training
+from neuralmark.lab.plan.spec import Spec, Training, Victim
 
 
 class FidelityData(Experiment):
-    """Clean and four schemes on every data set."""
+    """Clean and the schemes on every data set; at equal movement too where a scale asks for it."""
 
     answers: ClassVar[str] = "what does a mark cost in accuracy, by data set?"
     paper: ClassVar[str] = "table 1"
@@ -25,21 +20,31 @@ class FidelityData(Experiment):
 
     def runs(self, preset: Preset) -> list[Spec]:
         """Every data set, architecture, scheme and seed."""
+        return [spec for stage in self.stages(preset) for spec in stage]
+
+    def stages(self, preset: Preset) -> list[list[Spec]]:
+        """One for each data set and way of marking."""
         scale = preset.training
-        return [
-            spec
-            for data in scale.datasets
-            for architecture in scale.architectures
-            for scheme in SCHEMES
-            for spec in _cell(preset, data, architecture, scheme)
-        ]
+        stages: list[list[Spec]] = []
+        for data in scale.datasets:
+            stages += [[*_equal(preset, data, each)] for each in scale.movements]
+            stages.append(
+                [
+                    spec
+                    for architecture in scale.architectures
+                    for scheme in _columns(preset)
+                    for spec in _cell(preset, data, architecture, scheme)
+                ]
+            )
+        return stages
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
         """One table per architecture: accuracy, and the rate where a mark is."""
-        return [
+        columns = _columns(preset)
+        own = [
             Table(
                 f"Accuracy (detection rate) by data set, {architecture}",
-                ("data set", *(TITLES[scheme] for scheme in SCHEMES)),
+                ("data set", *(TITLES[scheme] for scheme in columns)),
                 tuple(
                     (
                         data,
@@ -49,7 +54,7 @@ class FidelityData(Experiment):
                                 _cell(preset, data, architecture, scheme),
                                 _paper(data, architecture, scheme),
                             )
-                            for scheme in SCHEMES
+                            for scheme in columns
                         ),
                     )
                     for data in preset.training.datasets
@@ -58,12 +63,45 @@ class FidelityData(Experiment):
                 specs=tuple(
                     spec
                     for data in preset.training.datasets
-                    for scheme in SCHEMES
+                    for scheme in columns
                     for spec in _cell(preset, data, architecture, scheme)
                 ),
             )
             for architecture in preset.training.architectures
         ]
+        return own + [_at(preset, results, each) for each in preset.training.movements]
+
+
+def _at(preset: Preset, results: Results, movement: float) -> Table:
+    """What each scheme makes of the same movement."""
+    columns = _columns(preset)
+    rows: list[tuple[Cell | str, ...]] = []
+    for data in preset.training.datasets:
+        cells = {scheme: _pressed(preset, data, scheme, movement) for scheme in columns}
+        rows.append((data, *(trained(results, runs, None) for runs in cells.values())))
+        margins = (spread(results.values(runs, "strength"), "{:.2f}") for runs in cells.values())
+        rows.append((f"{data}, margin in σz", *margins))
+    return Table(
+        f"Accuracy (detection rate) at equal movement ({100 * movement:g} %)",
+        ("data set", *(TITLES[scheme] for scheme in columns)),
+        tuple(rows),
+        "every mark written into the same clean model, ‖Δw‖/‖w‖ of its layer the same for all; by"
+        " the smallest change that gives all bits one margin, GreedyMark by its own loss",
+        specs=tuple(s for data in preset.training.datasets for s in _equal(preset, data, movement)),
+    )
+
+
+def _columns(preset: Preset) -> list[str]:
+    return ["clean", *preset.training.schemes]
+
+
+def _pressed(preset: Preset, data: str, scheme: str, movement: float) -> list[Victim]:
+    place = GridPlace((data, data), preset.training.main, movement)
+    return [victim_at(preset, place, scheme, seed) for seed in preset.training.seeds]
+
+
+def _equal(preset: Preset, data: str, movement: float) -> list[Victim]:
+    return [s for scheme in _columns(preset) for s in _pressed(preset, data, scheme, movement)]
 
 
 def _paper(data: str, architecture: str, scheme: str) -> float | None:

@@ -2,16 +2,10 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.contract import (
-    TITLES,
-    Cell,
-    Experiment,
-    Results,
-    Table,
-    kept,
-    percent,
-)
+from neuralmark.lab.comparing import Cell, beside, percent
+from neuralmark.lab.contract import Experiment, Results, Table
 from neuralmark.lab.experiments._paper import TEXT
+from neuralmark.lab.plan.columns import TITLES
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import MarkingSpec, Spec, TuningSpec
 
@@ -64,7 +58,7 @@ def _scores(preset: Preset, results: Results, model: str, scheme: str) -> list[C
     rates = results.values(specs, "rate")
     if scheme == "clean":
         return [*cells, "–"]
-    return [*cells, Cell(percent(rates), "100", contradicts=bool(rates) and not kept(specs, rates))]
+    return [*cells, beside(percent(rates), "100", specs, rates)]
 
 
 def _cell(preset: Preset, model: str, scheme: str) -> list[TuningSpec]:

@@ -1,7 +1,7 @@
 """Fine-tuning of all layers, and its learning rate (F.2)."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from neuralmark.attacks.engine.training import TuningScope
 from neuralmark.lab.experiments._grid import FinetuneGrid, GridPlace
@@ -25,13 +25,16 @@ class FinetuneAll(FinetuneGrid):
     place: ClassVar[int] = 8
     scope: ClassVar[TuningScope] = "all"
     heading: ClassVar[str] = "Fine-tuning all layers"
+    drawn: ClassVar[bool] = True
+    log: ClassVar[bool] = True
+    accuracies: ClassVar[bool] = True
 
     def points(self, preset: Preset, place: GridPlace) -> Sequence[float]:
         """The rates; beside the main architecture only the usual one, as in the paper."""
         main = place.architecture == preset.training.main
         return preset.sweeps.finetune_rates if main else (preset.attack.rate,)
 
-    def reference(self, preset: Preset, place: GridPlace, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: GridPlace, point: Any, scheme: str) -> Pair | None:
         """Both tables of F.2."""
         architecture = known(place.architecture)
         if architecture == RESNET and place.direction == DOWN:

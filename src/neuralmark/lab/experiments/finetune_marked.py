@@ -1,7 +1,7 @@
 """Fine-tuning of the marked layers and a new classifier (table 6)."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from neuralmark.attacks.engine.training import TuningScope
 from neuralmark.lab.experiments._grid import FinetuneGrid, GridPlace
@@ -22,7 +22,7 @@ class FinetuneMarked(FinetuneGrid):
         """The paper's one rate."""
         return (preset.attack.rate,)
 
-    def reference(self, preset: Preset, place: GridPlace, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: GridPlace, point: Any, scheme: str) -> Pair | None:
         """Table 6."""
         if point != RATE:
             return None

@@ -2,20 +2,11 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.contract import (
-    MARKS,
-    TITLES,
-    Cell,
-    Experiment,
-    Results,
-    Table,
-    assault,
-    kept,
-    percent,
-    training,
-)
+from neuralmark.lab.comparing import Cell, beside, percent
+from neuralmark.lab.contract import MARKS, Experiment, Results, Table, assault, training
 from neuralmark.lab.experiments._grid import BOUNDARY
 from neuralmark.lab.experiments._paper import FORGED
+from neuralmark.lab.plan.columns import TITLES
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Assault, Spec
 
@@ -50,8 +41,8 @@ class Forging(Experiment):
                 if theirs is None:
                     cells.append(Cell(percent(found)))
                     continue
-                against = bool(found) and kept(specs, found) != (theirs / 100 >= BOUNDARY)
-                cells.append(Cell(percent(found), f"{theirs:.2f}", contradicts=against))
+                proven = theirs / 100 >= BOUNDARY
+                cells.append(beside(percent(found), f"{theirs:.2f}", specs, found, theirs=proven))
             rows.append((data, *cells))
         heads = ("data set", *(TITLES[scheme] for scheme in MARKS))
         return [Table("Detection rate of counterfeit keys", heads, tuple(rows))]

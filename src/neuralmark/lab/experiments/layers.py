@@ -3,16 +3,8 @@
 from dataclasses import replace
 from typing import ClassVar
 
-from neuralmark.lab.contract import (
-    Cell,
-    Experiment,
-    Results,
-    Table,
-    kept,
-    marked_tensors,
-    percent,
-    training,
-)
+from neuralmark.lab.comparing import Cell, beside, percent
+from neuralmark.lab.contract import Experiment, Results, Table, marked_tensors, training
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Spec, Training
 
@@ -68,7 +60,7 @@ class Layers(Experiment):
             specs = _cell(preset, tensors)
             rates = results.values(specs, "rate")
             last = known and i == len(choices) - 1
-            against = known and bool(rates) and not kept(specs, rates)
+            shown = percent(rates)
             rows.append(
                 (
                     _called(tensors, choices),
@@ -76,7 +68,7 @@ class Layers(Experiment):
                         percent(results.values(specs, "accuracy")),
                         f"{PAPER[-1]:.2f}" if last else "",
                     ),
-                    Cell(percent(rates), "100" if known else "", contradicts=against),
+                    beside(shown, "100", specs, rates) if known else Cell(shown),
                 )
             )
         theirs = ", ".join(f"{value:.2f}" for value in PAPER[:4])

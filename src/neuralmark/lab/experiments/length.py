@@ -2,15 +2,8 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.contract import (
-    Cell,
-    Experiment,
-    Results,
-    Table,
-    kept,
-    percent,
-    training,
-)
+from neuralmark.lab.comparing import Cell, beside, percent
+from neuralmark.lab.contract import Experiment, Results, Table, training
 from neuralmark.lab.experiments._paper import LENGTHS
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Spec, Training
@@ -35,12 +28,12 @@ class Length(Experiment):
             theirs = LENGTHS.get(bits)
             rates = results.values(specs, "rate")
             shown = "" if theirs is None else f"{theirs:.2f}"
-            against = theirs is not None and bool(rates) and not kept(specs, rates)
+            found = percent(rates)
             rows.append(
                 (
                     str(bits),
                     Cell(percent(results.values(specs, "accuracy")), shown),
-                    Cell(percent(rates), "" if theirs is None else "100", contradicts=against),
+                    Cell(found) if theirs is None else beside(found, "100", specs, rates),
                 )
             )
         heads = ("bits", "accuracy", "detection rate")

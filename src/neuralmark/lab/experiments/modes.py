@@ -2,8 +2,8 @@
 
 from typing import Any, ClassVar
 
+from neuralmark.lab.comparing import Cell
 from neuralmark.lab.contract import (
-    Cell,
     Experiment,
     Results,
     Table,

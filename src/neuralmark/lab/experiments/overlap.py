@@ -2,7 +2,8 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.contract import Experiment, Figure, Line, Results, Table, percent
+from neuralmark.lab.comparing import percent
+from neuralmark.lab.contract import Experiment, Figure, Line, Results, Table
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Probe, Spec, settings
 

@@ -1,10 +1,10 @@
 """Overwriting at growing learning rate (table 5, right; F.1)."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from neuralmark.lab.contract import overwriting, training
-from neuralmark.lab.experiments._grid import GridPlace, OverwriteGrid
+from neuralmark.lab.contract import overwriting
+from neuralmark.lab.experiments._grid import GridPlace, OverwriteGrid, victim_at
 from neuralmark.lab.experiments._paper import OVERWRITE_RATES, Pair
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Assault
@@ -24,13 +24,12 @@ class OverwriteEta(OverwriteGrid):
         return preset.sweeps.rates
 
     def attack(
-        self, preset: Preset, place: GridPlace, scheme: str, point: float, seed: int
+        self, preset: Preset, place: GridPlace, scheme: str, point: Any, seed: int
     ) -> Assault:
         """At the owner's own strength."""
-        source, target = place.direction
-        victim = training(preset, source, scheme, seed=seed)
+        victim, target = victim_at(preset, place, scheme, seed), place.direction[1]
         return overwriting(preset, victim, target, rate=point)
 
-    def reference(self, preset: Preset, place: GridPlace, point: float, scheme: str) -> Pair | None:
+    def reference(self, preset: Preset, place: GridPlace, point: Any, scheme: str) -> Pair | None:
         """Tables 5 and F.1."""
         return OVERWRITE_RATES.get(place.direction, {}).get(point, {}).get(scheme)

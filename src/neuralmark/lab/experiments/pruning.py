@@ -1,13 +1,14 @@
 """Random pruning of the marked layer (the pruning figure; F.3)."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from neuralmark.lab.contract import SCHEMES, Cell, Results, kept, pruning, training
-from neuralmark.lab.experiments._grid import AttackGrid, GridPlace, filled
+from neuralmark.lab.comparing import Cell, beside
+from neuralmark.lab.contract import Results, pruning
+from neuralmark.lab.experiments._grid import AttackGrid, GridPlace, filled, on_own_data, victim_at
 from neuralmark.lab.experiments._paper import Pair
 from neuralmark.lab.plan.preset import Preset
-from neuralmark.lab.plan.spec import Assault
+from neuralmark.lab.plan.spec import Assault, ImprintSpec
 
 PAPER_DATA = ("cifar10", "cifar100", "caltech101", "caltech256")
 
@@ -20,7 +21,7 @@ class Pruning(AttackGrid):
     place: ClassVar[int] = 9
     axis: ClassVar[str] = "share set to zero"
     heading: ClassVar[str] = "Random pruning of the marked layer"
-    schemes: ClassVar[tuple[str, ...]] = SCHEMES
+    with_clean: ClassVar[bool] = True
     drawn: ClassVar[bool] = True
     accuracies: ClassVar[bool] = True
     note: ClassVar[str] = (
@@ -29,29 +30,26 @@ class Pruning(AttackGrid):
 
     def places(self, preset: Preset) -> list[GridPlace]:
         """On the model's own data, on both of the paper's architectures."""
-        scale = preset.training
-        return [
-            GridPlace((data, data), name) for name in scale.architectures for data in scale.datasets
-        ]
+        return on_own_data(preset)
 
     def points(self, preset: Preset, place: GridPlace) -> Sequence[float]:
         """The shares."""
         return preset.sweeps.pruned
 
     def attack(
-        self, preset: Preset, place: GridPlace, scheme: str, point: float, seed: int
+        self, preset: Preset, place: GridPlace, scheme: str, point: Any, seed: int
     ) -> Assault:
         """Only the marked layer, as in the paper."""
-        data = place.direction[0]
-        victim = training(preset, data, scheme, architecture=place.architecture, seed=seed)
-        return pruning(preset, victim, point)
+        return pruning(preset, victim_at(preset, place, scheme, seed), point)
 
     def shown(
         self, results: Results, specs: Sequence[Assault], scheme: str, paper: Pair | None
     ) -> Cell:
         """NeuralMark's rate beside what the paper says of it, on the data that it has."""
         cell = filled(results, specs, paper)
-        if scheme != "neuralmark" or specs[0].victim.data not in PAPER_DATA:
+        victim = specs[0].victim
+        told = scheme == "neuralmark" and victim.data in PAPER_DATA
+        if not told or isinstance(victim, ImprintSpec):
             return cell
         rates = results.values(specs, "rate")
-        return Cell(cell.ours, "(≈ 100)", contradicts=bool(rates) and not kept(specs, rates))
+        return beside(cell.ours, "(≈ 100)", specs, rates)

@@ -2,15 +2,14 @@
 
 from typing import ClassVar
 
+from neuralmark.lab.comparing import Cell, least
 from neuralmark.lab.contract import (
-    Cell,
     Experiment,
     Figure,
     Line,
     Results,
     Table,
     assault,
-    least,
     overwriting,
     pruning,
     trained,

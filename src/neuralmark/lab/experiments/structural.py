@@ -1,49 +1,71 @@
-"""Ours: changes that keep the function and defeat every mark at positions."""
+"""Ours: changes that keep the function and defeat every mark at positions but anchored ones."""
 
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
-from neuralmark.lab.contract import (
-    MARKS,
-    TITLES,
-    Cell,
-    Experiment,
-    Results,
-    Table,
-    assault,
-    training,
+from neuralmark import schemes
+from neuralmark.lab.comparing import Cell, percent
+from neuralmark.lab.contract import Results, assault
+from neuralmark.lab.experiments._grid import (
+    AttackGrid,
+    GridPlace,
+    compared,
+    filled,
+    victim_at,
 )
-from neuralmark.lab.experiments._grid import filled
+from neuralmark.lab.experiments._paper import Pair
 from neuralmark.lab.plan.preset import Preset
-from neuralmark.lab.plan.spec import Assault, Spec, Value
+from neuralmark.lab.plan.spec import Assault, ImprintSpec, Value
 
 WAYS: dict[str, dict[str, Value]] = {
     "permute": {"how": "permute", "amount": 1.0},
     "flip signs": {"how": "flip", "amount": 1.0},
     "rescale": {"how": "rescale", "amount": 1.0},
 }
+ALL: dict[str, dict[str, Value]] = {"all, 8 channels added": {"how": "all", "amount": 8}}
 
 
-class Structural(Experiment):
-    """Permuting, flipping and rescaling channels: same outputs, no mark."""
+class Structural(AttackGrid):
+    """Permuting, flipping and rescaling channels: same outputs, no mark but with an anchor."""
 
     answers: ClassVar[str] = "does the mark survive a rearrangement that keeps the function?"
     paper: ClassVar[str] = "ours"
+    axis: ClassVar[str] = "rearrangement"
+    heading: ClassVar[str] = "Function-preserving changes"
 
-    def runs(self, preset: Preset) -> list[Spec]:
-        """Every scheme and way."""
-        return [run for scheme in MARKS for way in WAYS for run in _cell(preset, scheme, way)]
+    def places(self, preset: Preset) -> list[GridPlace]:
+        """On the first data set; where schemes are compared at equal movement, on each."""
+        scale = preset.training
+        sets = scale.datasets if scale.movements else scale.datasets[:1]
+        return compared(preset, [(data, data) for data in sets], [scale.main])
 
-    def tables(self, preset: Preset, results: Results) -> list[Table]:
-        """Accuracy stays; the rate goes."""
-        rows: tuple[tuple[Cell | str, ...], ...] = tuple(
-            (way, *(filled(results, _cell(preset, scheme, way), None) for scheme in MARKS))
-            for way in WAYS
-        )
-        heads = ("rearrangement", *(TITLES[scheme] for scheme in MARKS))
-        return [Table("Function-preserving changes: accuracy (detection rate)", heads, rows)]
+    def points(self, preset: Preset, place: GridPlace) -> Sequence[str]:
+        """The ways; all of them together where there are anchors."""
+        return [*WAYS, *(ALL if place.movement else ())]
 
+    def attack(
+        self, preset: Preset, place: GridPlace, scheme: str, point: Any, seed: int
+    ) -> Assault:
+        """Marks that are written into a finished model are bound to an anchor of it."""
+        victim = victim_at(preset, place, scheme, seed)
+        if isinstance(victim, ImprintSpec) and schemes.get(victim.mark.scheme).writes:
+            victim = replace(victim, anchored=True)
+        return assault(preset, victim, "restructure", (WAYS | ALL)[point])
 
-def _cell(preset: Preset, scheme: str, way: str) -> list[Assault]:
-    data = preset.training.datasets[0]
-    victims = [training(preset, data, scheme, seed=seed) for seed in preset.training.seeds]
-    return [assault(preset, victim, "restructure", WAYS[way]) for victim in victims]
+    def shown(
+        self, results: Results, specs: Sequence[Assault], scheme: str, paper: Pair | None
+    ) -> Cell:
+        """By position; and with the anchor, where there is one."""
+        cell = filled(results, specs, paper)
+        victim, rows = specs[0].victim, results.of(specs)
+        if not rows or not isinstance(victim, ImprintSpec) or not victim.anchored:
+            return cell
+        found = [0.0 if row["aligned"] is None else row["aligned"]["rate"] for row in rows]
+        return replace(cell, ours=f"{cell.ours}, with the anchor {percent(found)}")
+
+    def remark(self, preset: Preset, results: Results, place: GridPlace) -> str:
+        """Which marks have anchors."""
+        if not place.movement:
+            return "marks that are trained in have no anchor: read by position only"
+        return "in brackets by position; GreedyMark is not written into a finished model, no anchor"

@@ -9,16 +9,18 @@ from neuralmark import schemes
 from neuralmark.core.key import Parameters, Placement
 from neuralmark.errors import TooFewCarriersError
 from neuralmark.keys.key import Key
-from neuralmark.lab.plan.spec import MarkingSpec, Training, TuningSpec
+from neuralmark.lab.plan.spec import ImprintSpec, MarkingSpec, Training, TuningSpec
 from neuralmark.marking.reading import require_carriers
 
 Used = TypeVar("Used")
+Marked = Training | TuningSpec | ImprintSpec
+"""Runs that have an owner."""
 
 DRAWS = 16
 """Keys that are tried before a layer counts as too small."""
 
 
-def key_for(spec: Training | TuningSpec, use: Callable[[Key], Used]) -> Used:
+def key_for(spec: Marked, use: Callable[[Key], Used]) -> Used:
     """Use the run's key, drawn from its seed and data, so that a resumed run has the same.
 
     Some keys leave a small layer too few carriers: then the next is drawn.
@@ -29,9 +31,9 @@ def key_for(spec: Training | TuningSpec, use: Callable[[Key], Used]) -> Used:
     return use(_drawn(spec, DRAWS - 1))
 
 
-def _drawn(spec: Training | TuningSpec, draw: int) -> Key:
+def _drawn(spec: Marked, draw: int) -> Key:
     marking = spec.mark or MarkingSpec("clean")
-    data = spec.data if isinstance(spec, Training) else "e2e"
+    data = "e2e" if isinstance(spec, TuningSpec) else spec.data
     which = f"neuralmark lab key {spec.seed} {data} {marking.number}"
     which += f" {draw}" if draw else ""
     digest = hashlib.sha256(which.encode()).digest()
@@ -45,7 +47,7 @@ def fitting(placement: Placement, key: Key) -> Key:
     return key
 
 
-def _parameters(spec: Training | TuningSpec, marking: MarkingSpec) -> Parameters:
+def _parameters(spec: Marked, marking: MarkingSpec) -> Parameters:
     from neuralmark import zoo
 
     bits, pools, rounds, chosen = marking.bits, marking.pools, marking.rounds, marking.filter

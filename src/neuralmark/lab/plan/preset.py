@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from neuralmark.errors import ParameterError
+from neuralmark.lab.plan.columns import PUBLISHED, TITLES
 from neuralmark.lab.plan.schema import require_fit, require_known, require_several, typed
 from neuralmark.lab.plan.spec import Settings, Spec
 
@@ -33,6 +34,18 @@ class TrainingScale:
     images: int | None = None
     test_images: int | None = None
     options: Settings = ()
+    schemes: tuple[str, ...] = PUBLISHED
+    """The marks that are compared: columns of the tables."""
+    movements: tuple[float, ...] = ()
+    """‖Δw‖/‖w‖ at which all schemes are compared beside their own strength; none: nowhere."""
+    too_weak: tuple[str, ...] = ()
+    """Marks that their own strength does not bring in at this scale: attacked at equal movement."""
+    zoo_epochs: int | None = None
+    """Epochs, images and seeds of the `zoo`, where they are fewer than those of the others."""
+    zoo_images: int | None = None
+    zoo_seeds: tuple[int, ...] = ()
+    zoo_margin: float | None = None
+    """The margin (σz) of marks that are kept in the zoo by projection; none: by gradient."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +58,8 @@ class AttackScale:
     images: int | None = None
     finetune_epochs: int | None = None
     """Where fine-tuning lasts longer than the other attacks (the paper: as long as training)."""
+    limit: int | None = None
+    """The most steps of overwriting, which goes on until the attacker's mark is whole."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,8 @@ class Sweeps:
     rounds: tuple[int, ...]
     overlap_rounds: tuple[int, ...]
     margins: tuple[float, ...]
+    reaches: tuple[float, ...] = (4.0, 3.0, 2.0, 1.0)
+    """Robust deviations beyond which weights are trimmed."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +112,8 @@ class Preset:
     """What a run takes, by its attack, probe or kind (`other` for the rest), for `lab list`."""
     key: Settings = field(default=())
     """Bits, pools and rounds of the keys, where the scale asks for smaller ones."""
+    experiments: tuple[tuple[str, ...], ...] = ()
+    """What `all` means at this scale, in groups, the most important first; none: everything."""
 
 
 def core_seconds(preset: Preset, specs: Iterable[Spec]) -> float | None:
@@ -136,9 +155,8 @@ def load_preset(name: str) -> Preset:
 
 def parse(name: str, data: dict[str, Any]) -> Preset:
     """A preset from parsed TOML; an unknown key is an error with the nearest suggestion."""
-    require_known(
-        name, "", data, {"about", "training", "attack", "sweeps", "text", "seconds", "key"}
-    )
+    tables = {"about", "training", "attack", "sweeps", "text", "seconds", "key", "experiments"}
+    require_known(name, "", data, tables)
     parts = {}
     for part, cls in (("training", TrainingScale), ("attack", AttackScale), ("sweeps", Sweeps)):
         given = data.get(part)
@@ -159,11 +177,25 @@ def parse(name: str, data: dict[str, Any]) -> Preset:
         for setting, value in data.get(part, {}).items():
             require_fit(f"{setting} in [{part}] of the preset {name}", kind, value, least=True)
     require_known(name, "key", data.get("key", {}), {"bits", "pools", "rounds"})
-    key, seconds = _frozen(data.get("key", {})), _frozen(data.get("seconds", {}))
-    return Preset(name, str(data.get("about", "")), key=key, seconds=seconds, **parts)
+    _require_columns(name, parts["training"])
+    groups, where = data.get("experiments", []), f"experiments of the preset {name}"
+    require_fit(where, tuple[tuple[str, ...], ...], groups, least=True)
+    for part in ("key", "seconds", "experiments"):
+        parts[part] = _frozen(data.get(part, {}))
+    return Preset(name, str(data.get("about", "")), **parts)
 
 
-FROM_ZERO = ("warm_up", "base_epochs", "meanings", "seeds", "overlap_rounds")
+def _require_columns(name: str, scale: TrainingScale) -> None:
+    """Refuse schemes that tables have no column for."""
+    marks = [each for each in TITLES if each != "clean"]
+    for scheme in (*scale.schemes, *scale.too_weak):
+        if scheme not in marks:
+            near = difflib.get_close_matches(scheme, marks, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(marks)}"
+            raise ParameterError(f"the preset {name} has an unknown scheme {scheme!r}; {hint}")
+
+
+FROM_ZERO = ("warm_up", "base_epochs", "meanings", "seeds", "zoo_seeds", "overlap_rounds")
 """Numbers that may be 0; others are positive."""
 
 

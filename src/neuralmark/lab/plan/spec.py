@@ -1,9 +1,9 @@
 """What a run is: a frozen specification. Its hash names its folder.
 
-Four kinds: a `Training` makes a model (with a mark or without), a `TuningSpec` a language model, an
-`Assault` attacks the model of a training, a `Probe` measures something that needs none. Everything
-that shapes the numbers is in the specification; what does not (where files are, how many processes)
-is not.
+Five kinds: a `Training` makes a model (with a mark or without), a `TuningSpec` a language model, an
+`ImprintSpec` writes a mark into the model of a clean training, an `Assault` attacks the model of a
+training or an imprint, a `Probe` measures something that needs none. Everything that shapes the
+numbers is in the specification; what does not (where files are, how many processes) is not.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ LAB_VERSION = 5
 Value = int | float | str
 Settings = tuple[tuple[str, Value], ...]
 """Names and values, sorted."""
-RunKind = Literal["training", "tuning", "assault", "probe"]
+RunKind = Literal["training", "tuning", "imprint", "assault", "probe"]
 
 
 def settings(**values: Value) -> Settings:
@@ -49,6 +49,11 @@ class MarkingSpec:
     own: Settings = ()
     number: int = 0
     """Which key: keys are derived from the run's seed, its data and this number."""
+
+    @property
+    def label(self) -> str:
+        """The scheme, and its filter if it is not the usual one."""
+        return self.scheme if self.filter is None else f"{self.scheme} ({self.filter})"
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Training:
     @property
     def label(self) -> str:
         """In a few words."""
-        who = "clean" if self.mark is None else self.mark.scheme
+        who = "clean" if self.mark is None else self.mark.label
         return f"train {self.architecture} on {self.data}, {who}, seed {self.seed}"
 
 
@@ -120,18 +125,62 @@ class TuningSpec:
     @property
     def label(self) -> str:
         """In a few words."""
-        who = "clean" if self.mark is None else self.mark.scheme
+        who = "clean" if self.mark is None else self.mark.label
         how = "tune" if self.adapted else "train"
         return f"{how} {self.architecture} on e2e {self.split}, {who}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
+class ImprintSpec:
+    """A mark written at once into a trained clean model, at a set movement of the marked layer.
+
+    Every scheme gets the same model and the same ‖Δw‖/‖w‖; what it makes of it is its own.
+    """
+
+    kind: ClassVar[RunKind] = "imprint"
+
+    base: Training
+    mark: MarkingSpec
+    movement: float
+    """‖Δw‖/‖w‖ of the marked tensors, as a share."""
+    anchored: bool = False
+    """Whether the mark is bound to an anchor of the clean model."""
+
+    @property
+    def needs(self) -> tuple["Spec", ...]:
+        """The clean model."""
+        return (self.base,)
+
+    @property
+    def architecture(self) -> str:
+        """The clean model's."""
+        return self.base.architecture
+
+    @property
+    def data(self) -> str:
+        """The data set of the clean model, which the key follows."""
+        return self.base.data
+
+    @property
+    def seed(self) -> int:
+        """The clean model's, which the key follows."""
+        return self.base.seed
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        how = f"{100 * self.movement:g} %" + (", anchored" if self.anchored else "")
+        what = f"{self.architecture} on {self.data}"
+        return f"imprint {self.mark.label} into {what}, {how}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
 class Assault:
-    """An attack on the model of a training."""
+    """An attack on the model of a training or of an imprint."""
 
     kind: ClassVar[RunKind] = "assault"
 
-    victim: Training
+    victim: Training | ImprintSpec
     attack: str
     settings: Settings = ()
     data: str = ""
@@ -150,7 +199,7 @@ class Assault:
     def label(self) -> str:
         """In a few words."""
         with_ = ", ".join(f"{name} {value}" for name, value in self.settings)
-        who = "clean" if self.victim.mark is None else self.victim.mark.scheme
+        who = "clean" if self.victim.mark is None else self.victim.mark.label
         where = self.victim.data + (f" to {self.data}" if self.data else "")
         return f"{self.attack} on {who} ({where}){': ' + with_ if with_ else ''}"
 
@@ -176,8 +225,12 @@ class Probe:
         return f"{self.probe}: " + ", ".join(f"{name} {value}" for name, value in self.settings)
 
 
-Spec = Training | TuningSpec | Assault | Probe
-_KINDS: dict[RunKind, type[Any]] = {cls.kind: cls for cls in (Training, TuningSpec, Assault, Probe)}
+Victim = Training | ImprintSpec
+"""What is attacked."""
+Spec = Training | TuningSpec | ImprintSpec | Assault | Probe
+_KINDS: dict[RunKind, type[Any]] = {
+    cls.kind: cls for cls in (Training, TuningSpec, ImprintSpec, Assault, Probe)
+}
 
 
 def to_dict(spec: Spec) -> dict[str, Any]:
@@ -223,8 +276,10 @@ def _built(cls: type[Any], given: dict[str, Any]) -> Any:
         values["mark"] = _built(MarkingSpec, values["mark"])
     if isinstance(values.get("start"), dict):
         values["start"] = _built(TuningSpec, values["start"])
-    if isinstance(values.get("victim"), dict):
-        values["victim"] = _built(Training, values["victim"])
+    if isinstance(values.get("base"), dict):
+        values["base"] = _built(Training, values["base"])
+    if isinstance(victim := values.get("victim"), dict):
+        values["victim"] = _built(ImprintSpec if "base" in victim else Training, victim)
     return cls(**values)
 
 

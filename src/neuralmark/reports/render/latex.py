@@ -2,7 +2,8 @@
 
 import re
 
-from neuralmark.lab.contract import Cell, Table
+from neuralmark.lab.comparing import CONTRADICTS, Cell
+from neuralmark.lab.contract import Table
 
 
 def latex(table: Table, label: str = "") -> str:
@@ -26,7 +27,8 @@ def _latex_cell(cell: Cell | str) -> str:
     if isinstance(cell, str):
         return tex(cell)
     theirs = rf" {{\scriptsize [{tex(cell.paper)}]}}" if cell.paper else ""
-    return tex(cell.ours) + (r"$^{\neq}$" if cell.contradicts else "") + theirs
+    sign = r"$^{\neq}$" if cell.standing == CONTRADICTS else r"$^{\neq ?}$"
+    return tex(cell.ours) + (sign if cell.contradicts else "") + theirs
 
 
 _TEX = {

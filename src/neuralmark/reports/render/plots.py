@@ -4,12 +4,22 @@ import io
 from typing import Any
 
 from neuralmark.errors import MissingExtraError
-from neuralmark.lab.contract import TITLES, Figure
+from neuralmark.lab.contract import Figure
+from neuralmark.lab.plan.columns import TITLES
 
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 """Okabe and Ito's palette, told apart by the colour-blind too; dashes and marks differ as well."""
-DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "x", "+")
+DASHES: tuple[Any, ...] = (
+    "-",
+    "--",
+    "-.",
+    ":",
+    (0, (5, 1)),
+    (0, (3, 1, 1, 1)),
+    (0, (1, 1)),
+    (0, (6, 2)),
+)
+MARKERS = ("o", "s", "^", "D", "v", "x", "+", "P")
 
 
 def drawn(figure: Figure, salt: str = "") -> tuple[str, bytes]:
@@ -38,12 +48,21 @@ def drawn(figure: Figure, salt: str = "") -> tuple[str, bytes]:
                 linestyle=DASHES[look],
                 drawstyle="steps-mid" if figure.steps else "default",
                 marker=None if many else MARKERS[look],
-                markersize=7.5 - 0.7 * look,
+                markersize=max(4, 7.5 - 0.7 * look),
                 markerfacecolor="none",  # lines that lie on each other stay visible
                 linewidth=1.3,
                 zorder=20 - look,
                 label=line.label,
             )
+            if line.band:
+                axes.fill_between(
+                    [x for x, _ in line.points],
+                    [low for low, _ in line.band],
+                    [high for _, high in line.band],
+                    color=COLOURS[look],
+                    alpha=0.15,
+                    linewidth=0,
+                )
         _axes(axes, figure)
         if len(figure.lines) > 1:
             columns = min(len(figure.lines), 3)
@@ -79,12 +98,15 @@ def _axes(axes: Any, figure: Figure) -> None:
     points = sorted({x for line in figure.lines for x, _ in line.points})
     if figure.log:
         axes.set_xscale("log")
-    if len(points) <= 10 and not figure.steps:
+    if len(points) <= 10 and not figure.steps and not figure.traded:
         axes.set_xticks(points, [f"{x:g}" for x in points], fontsize=7.5 if figure.log else 9)
         axes.xaxis.set_minor_locator(NullLocator())
     elif all(float(x).is_integer() for x in points):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if figure.boundary is not None:
+    if figure.traded and figure.boundary is not None:
+        axes.axvline(figure.boundary, color="#555555", linestyle=":", linewidth=0.9)
+        axes.set_ylim(bottom=0)
+    elif figure.boundary is not None:
         lowest = min((y for line in figure.lines for _, y in line.points), default=0.0)
         axes.set_ylim(40 if lowest >= 40 else 0, 105)
         axes.axhline(figure.boundary, color="#555555", linestyle=":", linewidth=0.9)
