@@ -107,7 +107,7 @@ def show(report: "StandardReport") -> None:
         for i, point in enumerate(each.points)
     ]
     output.table(heads, lines, numeric=(1, 3, 4, 5, 6, 7))
-    click.echo(f"\nValues: {RANGES}.")
+    click.echo(f"\n{RANGES[0].upper()}{RANGES[1:]}.")
     for each in report.modifications:
         click.echo(f"  {each.name}: {each.parameter} (attack {each.attack})")
     _left_out(report)

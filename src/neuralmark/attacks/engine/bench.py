@@ -17,9 +17,8 @@ from neuralmark.records import Claim, Verdict
 from neuralmark.triggers.triggers import Triggers
 
 NO_DATA = (
-    "not measured: needs a live module and data, from Python:"
-    " neuralmark.attacks.standard(module, key, data=neuralmark.attacks.Data(inputs, labels,"
-    " test_inputs, test_labels))"
+    "not measured: needs a live module and data, from Python (neuralmark.attacks.standard with"
+    " data=...)"
 )
 
 
@@ -53,6 +52,15 @@ class Bench:
         """Stored names of the marked tensors; none where activations are marked."""
         names = [tensor.stored_name for tensor in self.before.tensors]
         return [name for name in names if name in self.whole.weights]
+
+    @property
+    def place(self) -> Evidence:
+        """Where the mark is, for a look at the unmarked network: the claim, or what was found."""
+        if self.evidence.claim is not None:
+            return Evidence(self.evidence.claim)
+        key, found = self.key, self.before
+        names = (key.fingerprint, key.commitment, key.parameters)
+        return Evidence(Claim(*names, found.placement, found.checkpoint_digest))
 
     def read(self, module: Any) -> Verdict:
         """The verdict on a live module."""
@@ -104,5 +112,4 @@ def unmarked_of(bench: Bench, original: Any) -> Subject:
 def _status(bench: Bench, subject: Subject) -> str:
     if bench.activations:
         return bench.read(subject.module).status
-    evidence = Evidence(bench.evidence.claim)
-    return carried(replace(subject, module=None), bench.key, evidence, demand=False).status
+    return carried(replace(subject, module=None), bench.key, bench.place, demand=False).status

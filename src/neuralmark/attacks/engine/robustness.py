@@ -24,7 +24,6 @@ from neuralmark.errors import (
     MissingExtraError,
     NonFiniteError,
 )
-from neuralmark.marking.evidence import Evidence
 from neuralmark.records import Verdict
 
 OVER = ("rewrite", "overwrite")
@@ -93,14 +92,14 @@ def _fought_for_weights(
     progress: Counting | None,
     demand: bool,
 ) -> list[Result | Skipped]:
-    options, evidence = bench.options, bench.evidence
-    given = evidence if demand else Evidence(evidence.claim)
+    options = bench.options
+    given = bench.evidence if demand else bench.place
     if bench.live:
         arena = Arena(subject, bench.key, None, (), options.seed, bench.data, demand=demand)
         return fight_here(replace(arena, evidence=given), members, progress)
     source = bench.model if demand else options.original
     path = Path(source) if isinstance(source, str | Path) else replace(subject, module=None)
-    claim = bench.claim if demand else evidence.claim
+    claim = bench.claim if demand else bench.place.claim
     anchor = options.anchor if demand else None
     arena = Arena(path, bench.key, claim, (), options.seed, anchor=anchor, demand=demand)
     return fight_all(arena, replace(subject, module=None), members, options.jobs, progress)
