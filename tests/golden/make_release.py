@@ -15,7 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 import neuralmark
 from neuralmark import Claimant, Key, Parameters
-from neuralmark.attacks.engine.options import SuiteOptions
+from neuralmark.attacks.engine.options import StandardOptions, SuiteOptions
+from neuralmark.attacks.engine.standard import standard
 from neuralmark.attacks.engine.suite import suite
 from neuralmark.keys.key import content_bytes
 from neuralmark.records import to_json
@@ -46,7 +47,7 @@ def write(folder: Path) -> None:
 
 
 def write_records(release: str) -> None:
-    """Verdicts, a robustness card, a ruling and a lineage, in the folder of a release."""
+    """Verdicts, a robustness card, a report after the standard, a ruling and a lineage, in the folder of a release."""
     key, model = Key.load("plain.nmkey"), "marked.safetensors"
     claim = f"{model}.claim.json"
     verdict = neuralmark.verify(
@@ -56,6 +57,8 @@ def write_records(release: str) -> None:
     Path("public.json").write_text(to_json(verdict.public_dict()), encoding="utf-8")
     attacks = ("noise", "prune", "quantize", "forge_random", "detect", "finetune")
     suite(model, key, options=SuiteOptions(only=attacks, jobs=1), claim=claim).save("card.json")
+    some = StandardOptions(only=("noise", "quantize", "finetune"))
+    standard(model, key, options=some, claim=claim).save("standard.json")
     salt, secret = (_bytes(release, "thief", part) for part in ("salt", "secret"))
     thief = Key(key.parameters, content_bytes("Thief", ""), salt=salt, secret=secret)
     neuralmark.embed(model, thief, "stolen.safetensors")

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 import neuralmark
 from neuralmark import Claim, Key, Ruling, Verdict
 from neuralmark.anchors.sealed import load_anchor
-from neuralmark.attacks import Card
+from neuralmark.attacks import Card, StandardReport
 from neuralmark.records import PublicVerdict
 from neuralmark.reports.recorded import draw
 
@@ -72,12 +72,27 @@ def test_cards_and_rulings(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
+def test_reports_after_the_standard(release: str) -> None:
+    folder = HERE / release
+    verdict, report = (
+        Verdict.load(folder / "verdict.json"),
+        StandardReport.load(folder / "standard.json"),
+    )
+    assert (report.fingerprint, report.before.bits) == (verdict.fingerprint, verdict.bits)
+    assert report.cost.verify is not None
+    assert report.cost.verify.memory
+    made = {each.name: len(each.points) for each in report.modifications}
+    assert made == {"Gaussian noise addition": 6, "quantisation": 5, "fine-tuning": 0}
+
+
+@pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("verdict", ("<h1>Verified</h1>", "How clearly each bit was read", "Golden")),
         ("public", ("<h1>Verified</h1>", "This is the public view")),
         ("card", ("What this mark withstands", "forge-random", "finetune")),
+        ("standard", ("IEEE 3304-2023", "Gaussian noise addition", "SHA-256", "fine-tuning")),
         (
             "aligned",
             ("<h1>Verified</h1>", "Where the weights went", "other.<wbr>weight", "permuted"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from neuralmark import Ruling, Verdict
-from neuralmark.attacks import Card
+from neuralmark.attacks import Card, StandardReport
 from neuralmark.errors import RecordError
 from neuralmark.records import MAX_RECORD, PublicVerdict, Record
 from neuralmark.reports.recorded import draw, drawn
@@ -20,6 +20,7 @@ KINDS: dict[str, type[Record]] = {
     "verdict": Verdict,
     "public": PublicVerdict,
     "card": Card,
+    "standard": StandardReport,
     "ruling": Ruling,
 }
 ODD = [*WRONG, 1e99, -1e99, 1e-300, 0, 0.5, False, "</script><b>\u202e", "a\nb"]
@@ -28,7 +29,7 @@ OPEN = ("settings", "figures", "versions", "files", "tensors", "own")
 
 
 def golden(name: str) -> dict[str, Any]:
-    """A record, the card cut to a few sweeps of two points so that trying every place is quick."""
+    """A record, cut to a few sweeps of one or two points so that trying every place is quick."""
     data: dict[str, Any] = json.loads((RELEASE / f"{name}.json").read_text())
     if name == "card":
         kinds = {row["kind"]: row for row in data["rows"]}
@@ -36,6 +37,11 @@ def golden(name: str) -> dict[str, Any]:
         for row in data["rows"]:
             row["points"] = row["points"][:2]
             row |= told(row)
+    if name == "standard":
+        told_of = data["robustness"]
+        for each in told_of["modifications"]:
+            each["points"] = each["points"][:1]
+        told_of |= {"marked": 2, "missed": 0, "error_rate": 0.0}
     return data
 
 
@@ -116,6 +122,14 @@ def test_members_missing_or_added(name: str) -> None:
         ("card", ("rows", 0, "survived_all"), None, "contradicts"),
         ("card", ("rows", 0, "points"), [], "has no points"),
         ("card", ("format",), "neuralmark-ruling/1", "not a NeuralMark card"),
+        ("standard", ("robustness", "missed"), 1, "missed contradicts"),
+        ("standard", ("payload",), 255, "payload contradicts"),
+        ("standard", ("imperceptibility", "accuracy_marked"), 1.5, "is no share"),
+        ("standard", ("robustness", "modifications", 0, "points", 0, "matched"), 257, "counts"),
+        ("standard", ("robustness", "modifications", 2, "why"), "", "neither points nor"),
+        ("standard", ("cost", "verify", "runs"), 0, "has no time"),
+        ("standard", ("cost", "verify_ratio"), 1.0, "verify_ratio contradicts"),
+        ("standard", ("format",), "neuralmark-standard/2", "unknown version; update"),
         ("ruling", ("owner",), "Thief", "whose case is complete"),
         ("ruling", ("owner",), None, "decided contradicts"),
         ("ruling", ("sightings",), [], "every key in every model"),

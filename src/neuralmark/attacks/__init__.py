@@ -18,8 +18,10 @@ from neuralmark.registry import Registry
 if TYPE_CHECKING:
     from neuralmark.attacks.engine.card import Card
     from neuralmark.attacks.engine.launch import launch
-    from neuralmark.attacks.engine.options import LaunchOptions, SuiteOptions
+    from neuralmark.attacks.engine.options import LaunchOptions, StandardOptions, SuiteOptions
     from neuralmark.attacks.engine.result import Result
+    from neuralmark.attacks.engine.standard import standard
+    from neuralmark.attacks.engine.standard_report import StandardReport
     from neuralmark.attacks.engine.suite import suite
 
 __all__ = [
@@ -30,21 +32,27 @@ __all__ = [
     "Outcome",
     "Result",
     "Scene",
+    "StandardOptions",
+    "StandardReport",
     "SuiteOptions",
     "Weights",
     "get",
     "launch",
     "names",
     "option",
+    "standard",
     "suite",
 ]
 
 _LAZY = {
     "Card": "engine.card",
     "LaunchOptions": "engine.options",
+    "StandardOptions": "engine.options",
+    "StandardReport": "engine.standard_report",
     "SuiteOptions": "engine.options",
     "Result": "engine.result",
     "launch": "engine.launch",
+    "standard": "engine.standard",
     "suite": "engine.suite",
 }
 """Public names whose modules import the whole of verification: loaded on first use."""

@@ -26,6 +26,7 @@ _WORDS = {
     "VerifyOptions(effort=...)": "--effort",
     "align_limit": "--align-limit",
     "anchor=...": "--anchor",
+    "original=...": "--original FILE",
     "heads=...": "--heads",
     "base=...": "--base",
     "out=...": "-o",

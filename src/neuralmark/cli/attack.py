@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, g
 import click
 
 from neuralmark.cli import _attacked as shown
+from neuralmark.cli import _evaluated as evaluated
 from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 
@@ -129,8 +130,20 @@ def list_(as_json: bool) -> None:
     "--report",
     type=options.PATH,
     metavar="FILE.html",
-    help="Write the robustness card as a self-contained page.",
+    help="Write the robustness card (or the report) as a self-contained page.",
 )
+@click.option(
+    "--standard",
+    is_flag=True,
+    help="Evaluate as MPAI-NNW (IEEE 3304) does: imperceptibility, robustness, cost.",
+)
+@click.option(
+    "--original",
+    type=options.PATH,
+    metavar="FILE",
+    help="The unmarked original, with --standard: change of the weights, false alarms.",
+)
+@options.code_options
 @options.json_option
 def suite(
     model: Path,
@@ -143,20 +156,35 @@ def suite(
     only: tuple[str, ...],
     jobs: int | None,
     report: Path | None,
+    standard: bool,
+    original: Path | None,
+    code: str | None,
+    triggers: Path | None,
     as_json: bool,
 ) -> None:
     """Run every attack that needs no data on MODEL and print its robustness card.
 
     The card says for each attack at which strength the verdict flips. It is the same for every
     number of processes.
+
+    With --standard, print the three parts of MPAI-NNW (IEEE 3304-2023) instead. Schemes that read
+    activations take --code and --triggers there; accuracies and fine-tuning need data, from Python
+    (neuralmark.attacks.standard).
     """
     from neuralmark.attacks.engine.options import SuiteOptions
     from neuralmark.attacks.engine.suite import suite as run
     from neuralmark.storage import files
 
+    evaluated.refuse(standard, {"--original": original, "--code": code, "--triggers": triggers})
+    evaluated.refuse(not standard, {"--other": others})
     if report:
-        options.refuse_inputs(report, (model, key_file, claim_file, anchor, *others))
+        inputs = (model, key_file, claim_file, anchor, *others, original, triggers)
+        options.refuse_inputs(report, inputs)
     key = options.load_key(key_file, passphrase_file)
+    if standard:
+        wanted = evaluated.Wanted(original, only, seed, jobs, anchor, claim_file, triggers)
+        evaluated.run(options.live(code, model), key, wanted, report, as_json=as_json)
+        return
     with output.progress_bar(counting=True) as progress:
         card = run(
             model,

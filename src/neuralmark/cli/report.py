@@ -1,4 +1,4 @@
-"""`neuralmark report`: draw the page of a verdict, a card or a ruling again."""
+"""`neuralmark report`: draw the page of a kept record again."""
 
 from pathlib import Path
 
@@ -25,8 +25,8 @@ def command(record: Path, out: Path, force: bool, as_json: bool) -> None:
     """Draw the page of a record that was kept as JSON.
 
     FILE.json is what verify, attack suite or arbitrate printed with --json: a verdict (in full or
-    its public view), a robustness card or a ruling. The page is the one that --report would have
-    written then.
+    its public view), a robustness card, a report after the standard or a ruling. The page is the
+    one that --report would have written then.
     """
     from neuralmark.reports.recorded import draw
     from neuralmark.storage import files

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from neuralmark.attacks.engine.card import Card
+from neuralmark.attacks.engine.standard_report import StandardReport
 from neuralmark.disputes.records import Ruling
 from neuralmark.errors import RecordError
 from neuralmark.records import Lineage, PublicVerdict, Record, Verdict, load_json
 from neuralmark.reports.card import card_page
 from neuralmark.reports.lineage import lineage_page
 from neuralmark.reports.ruling import ruling_page
+from neuralmark.reports.standard import standard_page
 from neuralmark.reports.verdict import verdict_page
 
-_KINDS: tuple[type[Record], ...] = (Verdict, Card, Ruling, Lineage)
+_KINDS: tuple[type[Record], ...] = (Verdict, Card, StandardReport, Ruling, Lineage)
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Drawn:
 
 
 def draw(path: str | Path) -> Drawn:
-    """The page of the verdict, the robustness card, the ruling or the lineage in a file."""
+    """The page of the verdict, card, standard report, ruling or lineage in a file."""
     data = load_json(Path(path), "record")
     try:
         return drawn(data)
@@ -46,6 +48,7 @@ def drawn(data: Mapping[str, Any]) -> Drawn:
         (Verdict, verdict_page),
         (PublicVerdict, verdict_page),
         (Card, card_page),
+        (StandardReport, standard_page),
         (Ruling, ruling_page),
         (Lineage, lineage_page),
     )

@@ -87,6 +87,8 @@ class Arena:
     anchor: Anchor | str | Path | None = None
     evidence: Evidence = field(default_factory=Evidence)
     """Claim and anchor as they were given or found: read once per process."""
+    demand: bool = True
+    """Whether a model without the mark is refused."""
 
     def sought(self) -> Evidence:
         """The claim and the anchor, given or beside the model."""
@@ -121,6 +123,7 @@ class Arena:
                 options=LaunchOptions(
                     others=[_table(other) for other in self.others],
                     seed=seed_of(attack, self.seed),
+                    demand=self.demand,
                     anchor=self.evidence.anchor,
                 ),
                 claim=self.evidence.claim,

@@ -232,6 +232,11 @@ class Before:
             certified_radius_relative=verdict.certified_radius_relative,
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; the radius stands beside it."""
+        told = asdict(self)
+        return {name: value for name, value in told.items() if not name.startswith("certified")}
+
     @classmethod
     def read(cls, given: Fields, radius: Fields) -> Self:
         """From a parsed card; raises on anything of the wrong form."""
@@ -333,21 +338,12 @@ class Card(Record):
             >>> card.to_dict()["format"]
             'neuralmark-card/1'
         """
-        before = self.before
         return {
             "format": CARD_FORMAT,
             "version": self.version,
             "model": self.model,
             "fingerprint": self.fingerprint,
-            "before": {
-                "status": before.status,
-                "matched": before.matched,
-                "bits": before.bits,
-                "boundary": before.boundary,
-                "trials": before.trials,
-                "bound_log2": before.bound_log2,
-                "scheme": before.scheme,
-            },
+            "before": self.before.to_dict(),
             "certified_radius": {
                 "absolute": self.certified_radius,
                 "relative": self.certified_radius_relative,

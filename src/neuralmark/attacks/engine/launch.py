@@ -256,10 +256,11 @@ def _sought(
         before = carried(subject, key, evidence, demand=False)
     except UNREADABLE:  # nowhere for the owner's mark to be: the forger looks elsewhere
         return None, ()
-    return before, before.placement if _carries(before) else ()
+    return before, before.placement if carries(before) else ()
 
 
-def _carries(verdict: Verdict) -> bool:
+def carries(verdict: Verdict) -> bool:
+    """Whether the mark is there: proven, or matching as far as such a key can."""
     full = verdict.status == UNPROVABLE and verdict.matched == verdict.bits
     return verdict.verified or verdict.status == UNPROVEN or full
 
@@ -268,7 +269,7 @@ def carried(subject: Subject, key: Key, evidence: Evidence, *, demand: bool = Tr
     """The verdict before; a model without the mark cannot be attacked for it."""
     claim, anchor = evidence.claim, evidence.anchor
     verdict = examine(subject.suspect(), key, claim=claim, anchor=anchor)
-    if demand and not _carries(verdict):
+    if demand and not carries(verdict):
         raise NoMarkError(
             f"{subject.label} does not carry this key's mark ({verdict.matched} of {verdict.bits}"
             " bits): nothing to attack; embed it first, or give the claim that names its tensors"

@@ -12,6 +12,8 @@ from neuralmark.errors import ParameterError
 from neuralmark.marking.options import check_list, check_names, check_path, is_list, shown
 
 if TYPE_CHECKING:
+    import torch
+
     from neuralmark.anchors.anchor import Anchor
 
 
@@ -79,13 +81,49 @@ class SuiteOptions:
 
     def __post_init__(self) -> None:
         """Refuse numbers and names that cannot be meant."""
-        jobs, only = self.jobs, self.only
-        whole = isinstance(jobs, int | np.integer) and not isinstance(jobs, bool)
-        if jobs is not None and not (whole and jobs >= 1):
-            raise ParameterError(f"jobs must be a whole number, 1 or more, not {jobs!r}")
-        if only is not None and not (is_list(only, str) and len(only)):
-            raise ParameterError(
-                f'only must be a list of names, as in only=["noise"], not {shown(only)}'
-            )
+        _check_run(self.only, self.jobs)
         check_list("others", self.others, "checkpoints")
         object.__setattr__(self, "seed", checked_seed(self.seed))
+
+
+@dataclass(frozen=True)
+class StandardOptions:
+    """How an evaluation after MPAI-NNW is run.
+
+    Attributes:
+        original: The network before it was marked: a path, a table of weights or a live module.
+            Without it neither the change of the weights nor false alarms are measured.
+        only: Names of the attacks whose modifications are made; all of the standard's by default.
+        seed: Where everything random begins.
+        jobs: The number of processes (default: one per core; 1: none but this one, and then no
+            memory is measured).
+        anchor: The mark's anchor, as in `LaunchOptions`.
+
+    Raises:
+        ParameterError: A value is out of range.
+
+    Examples:
+        >>> neuralmark.attacks.StandardOptions(original="model.safetensors", jobs=1).seed
+        0
+    """
+
+    original: "str | Path | Weights | torch.nn.Module | None" = None
+    only: Sequence[str] | None = None
+    seed: int = 0
+    jobs: int | None = None
+    anchor: "Anchor | str | Path | None" = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers and names that cannot be meant."""
+        _check_run(self.only, self.jobs)
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+
+
+def _check_run(only: Sequence[str] | None, jobs: int | None) -> None:
+    whole = isinstance(jobs, int | np.integer) and not isinstance(jobs, bool)
+    if jobs is not None and not (whole and jobs >= 1):
+        raise ParameterError(f"jobs must be a whole number, 1 or more, not {jobs!r}")
+    if only is not None and not (is_list(only, str) and len(only)):
+        raise ParameterError(
+            f'only must be a list of names, as in only=["noise"], not {shown(only)}'
+        )
