@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import binom, chisquare
 
 from neuralmark import Key, schemes
+from neuralmark.core.key import Filter
 from neuralmark.core.readout import Known
 from neuralmark.training.activations import LayerAtTriggers
 from tests.support.learnt import weights_of
@@ -18,17 +19,29 @@ SIZES = {
     "neuralmark": {"pools": 128, "rounds": 1},
     "clean": {"pools": 128, "rounds": 1},
     "greedymark": {"own": {"row": 31}},
+    "deepipr": {"own": {"side": 4}},
+    "passport-aware": {"own": {"side": 4}},
+    "trapdoor": {"own": {"side": 4}},
 }
 
 
 @pytest.fixture(scope="module")
 def weights() -> np.ndarray:
-    return weights_of("digits")["conv2.weight"][:32, :, :, :]
+    return weights_of("digits")["conv2.weight"][:BITS, :48, :, :]
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_matches_follow_the_binomial_law(name: str, weights: np.ndarray) -> None:
-    parameters = schemes.parameters(name, bits=BITS, **SIZES.get(name, {}))  # type: ignore[arg-type]
+HASHED_FILTER = [
+    (name, "stream") for name in ALL if isinstance(schemes.get(name), schemes.PassportScheme)
+]
+"""Passports that read what the hashed filter leaves: the signs depend on the bits."""
+
+
+@pytest.mark.parametrize(("name", "how"), [*((name, None) for name in ALL), *HASHED_FILTER])
+def test_matches_follow_the_binomial_law(
+    name: str, how: Filter | None, weights: np.ndarray
+) -> None:
+    sizes = SIZES.get(name, {})
+    parameters = schemes.parameters(name, bits=BITS, filter=how, **sizes)  # type: ignore[arg-type]
     scheme, flat = schemes.get(name), weights.astype(np.float64).reshape(-1)
     placement = (("conv2.weight", weights.shape),)
     counts = np.zeros(BITS + 1, np.int64)

@@ -13,9 +13,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.core.key import Terms, watermark
+from neuralmark.core.key import Parameters, Placement, Terms, watermark
 from neuralmark.core.readout import Array, namespace
-from neuralmark.schemes._passports import PassportScheme
+from neuralmark.errors import TooFewCarriersError
+from neuralmark.schemes._passports import LayerShape, PassportScheme
 from neuralmark.schemes.contract import Arrays, Facts
 
 
@@ -40,6 +41,19 @@ class Trapdoor(PassportScheme):
     writes: ClassVar[bool] = False
     hidden: ClassVar[int] = 2
     biases: ClassVar[bool] = True
+
+    def shapes(self, parameters: Parameters, placement: Placement) -> list[LayerShape]:
+        """Layers wide enough that every place of a passport can be answered with a minus."""
+        shapes = super().shapes(parameters, placement)
+        for shape in shapes:
+            places, weights = shape.side**2, shape.size // shape.rows
+            if places >= 2 * weights:
+                raise TooFewCarriersError(
+                    f"a row of {shape.name!r} has {weights} weights, too few to answer all {places}"
+                    " places of a passport with a minus, as a 0 takes: make a key with a smaller"
+                    " side, or name a wider layer"
+                )
+        return shapes
 
     def pooled_over(self, weights: Array, windows: Array) -> Array:
         """The spatial maximum."""
