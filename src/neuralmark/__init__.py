@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from neuralmark.training.compensation import Compensation, compensate
     from neuralmark.training.handle import LiveMark
     from neuralmark.training.imprinting import imprint
+    from neuralmark.training.passports import Passports
     from neuralmark.triggers.triggers import Triggers
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "Lineage",
     "LiveMark",
     "Parameters",
+    "Passports",
     "Recheck",
     "Ruling",
     "Triggers",
@@ -86,6 +88,7 @@ _HOME = {
     "Lineage": "records",
     "LiveMark": "training.handle",
     "Parameters": "core.key",
+    "Passports": "training.passports",
     "Recheck": "marking.rechecking",
     "Ruling": "disputes",
     "Triggers": "triggers.triggers",
