@@ -33,8 +33,8 @@ def norm_behind(model: nn.Module, layer: str, told: Mapping[str, str]) -> str:
             raise MissingNormError(f"there is no norm {unknown(told[layer], norms[:40])}")
         found: str | None = told[layer]
     else:
-        found = _next(modules, layer)
-    if found is None or _channels(modules[found]) != rows:
+        found = norm_after(model, layer)
+    if found is None or found not in norms or _channels(modules[found]) != rows:
         raise MissingNormError(
             f"{layer!r} has {rows} output channels, and no norm of as many stands behind it: name"
             f' the norm (norms={{"{layer}": NAME}}), or another layer'
@@ -47,11 +47,17 @@ def norm_behind(model: nn.Module, layer: str, told: Mapping[str, str]) -> str:
     return found
 
 
-def _next(modules: Mapping[str, nn.Module], layer: str) -> str | None:
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a norm by channels, with or without passports."""
+    return isinstance(module, (*NORMS, PassportNorm))
+
+
+def norm_after(model: nn.Module, layer: str) -> str | None:
     """The first norm after a layer in the order of the network, before the next such layer."""
+    modules = dict(model.named_modules())
     names = list(modules)
     for name in names[names.index(layer) + 1 :]:
-        if isinstance(modules[name], NORMS):
+        if is_norm(modules[name]):
             return name
         if isinstance(modules[name], nn.Conv2d | nn.Linear):
             return None
@@ -92,14 +98,28 @@ class PassportNorm(nn.Module):
         self.normal = without_factors(norm)
         self.mlp = _mlp(scheme, passports.shape.rows, weight)
 
+    @property
+    def channels(self) -> int:
+        """How many factors it has."""
+        return int(self._shape.rows)
+
+    @property
+    def before(self) -> nn.Module:
+        """The norm that it takes the place of."""
+        return self._of[1]
+
     def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
         """γ and β, as they multiply and move what was normalised."""
-        gamma, beta = self.signed(), self._pooled(self.offset)
+        gamma, beta = self.signed(), self.moving()
         return (gamma, beta) if self.mlp is None else (self.mlp(gamma), self.mlp(beta))
 
     def signed(self) -> torch.Tensor:
         """γ before the MLP: its signs are the bits."""
         return self._pooled(self.scale)
+
+    def moving(self) -> torch.Tensor:
+        """β before the MLP."""
+        return self._pooled(self.offset)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Normalise, multiply, move."""

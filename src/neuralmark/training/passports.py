@@ -126,6 +126,16 @@ class Passports(nn.Module):
         return [f"{path}.weight" for path in self._paths]
 
     @property
+    def norms(self) -> list[PassportNorm]:
+        """The norms of the private branch, layer by layer."""
+        return [norm for norm in self.branch if isinstance(norm, PassportNorm)]
+
+    @property
+    def plain_norms(self) -> list[Any]:
+        """The norms of the network that they take the place of."""
+        return [norm.before for norm in self.norms]
+
+    @property
     def model(self) -> nn.Module:
         """The network that this is a branch of."""
         return self._model[0]
@@ -188,8 +198,7 @@ class Passports(nn.Module):
         """
         if not self._installed:
             return
-        for home, norm in zip(self._homes, self.branch, strict=True):
-            assert isinstance(norm, PassportNorm)
+        for home, norm in zip(self._homes, self.norms, strict=True):
             _put(self.model, home, norm.folded())
         self._installed = False
 
