@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from neuralmark.training.compensation import Compensation, compensate
     from neuralmark.training.handle import LiveMark
     from neuralmark.training.imprinting import imprint
+    from neuralmark.training.memory import KeyedMemory
     from neuralmark.training.passports import Passports
     from neuralmark.triggers.triggers import Triggers
 
@@ -47,6 +48,7 @@ __all__ = [
     "InspectOptions",
     "Inspection",
     "Key",
+    "KeyedMemory",
     "Lineage",
     "LiveMark",
     "Parameters",
@@ -85,6 +87,7 @@ _HOME = {
     "InspectOptions": "marking.options",
     "Inspection": "marking.inspection",
     "Key": "keys.key",
+    "KeyedMemory": "training.memory",
     "Lineage": "records",
     "LiveMark": "training.handle",
     "Parameters": "core.key",
