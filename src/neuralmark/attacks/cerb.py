@@ -1,9 +1,9 @@
 """Ambiguity by an inserted block (Chen et al. 2023): another signature over the same weights.
 
-A forger who has no passports puts γ + MLP(γ) in the place of a norm's factors, leaves all weights as
-they are, and trains γ, β and the MLP on a tenth of the data. The network works as before, and the
-signs of γ are what he likes. Whoever takes "these signs, and the accuracy is right" for a proof now
-has two owners. The owner's mark stays where it is: it is read from the weights.
+A forger who has no passports puts γ + MLP(γ) in the place of a norm's factors, leaves all weights
+as they are, and trains γ, β and the MLP on a tenth of the data. The network works as before, and
+the signs of γ are what he likes. Whoever takes "these signs, and the accuracy is right" for a proof
+now has two owners. The owner's mark stays where it is: it is read from the weights.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,9 @@ class Cerb(Attack):
     """Train factors of one's own for a signature of one's own, the weights frozen."""
 
     summary: ClassVar[str] = "expand norms by a block: another signature, the same weights"
-    expects: ClassVar[str] = "a second signature at 100 %, little accuracy lost; bits in weights stay"
+    expects: ClassVar[str] = (
+        "a second signature at 100 %, little accuracy lost; bits in weights stay"
+    )
     needs: ClassVar[frozenset[Need]] = frozenset({"model", "data"})
     dial: ClassVar[str] = "share"
 

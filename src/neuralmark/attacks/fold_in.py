@@ -50,7 +50,7 @@ class FoldIn(Attack):
             if not isinstance(part, KeyedMemory):
                 continue
             if self.how != "signs":
-                part = part.folded()  # noqa: PLW2901 - goes on with the folded one
+                part = part.folded()
                 _put(model, path, part)
                 keyed += 1
             if self.how != "keys":

@@ -1,12 +1,12 @@
 """Passports of one's own for a network that somebody else trained, in closed form, without data.
 
 γ is linear in the passport, and a layer has more weights in a row than it has rows: so there is a
-passport for any γ. With a private MLP (passport-aware) the signature is free, and the MLP that turns
-its γ and β into those of the deployed network is solved for: the forged private branch *is* the
-deployed network, with its accuracy to the last digit. Without an MLP (DeepIPR) the forger takes a
-passport that gives the deployed network's own γ and β, and calls their signs his signature. Trapdoor
-normalisation hashes the bits from the passport, and a native key derives it: there only drawing
-is left.
+passport for any γ. With a private MLP (passport-aware) the signature is free, and the MLP that
+turns its γ and β into those of the deployed network is solved for: the forged private branch *is*
+the deployed network, with its accuracy to the last digit. Without an MLP (DeepIPR) the forger takes
+a passport that gives the deployed network's own γ and β, and calls their signs his signature.
+Trapdoor normalisation hashes the bits from the passport, and a native key derives it: there only
+drawing is left.
 """
 
 from dataclasses import dataclass, replace
@@ -20,10 +20,11 @@ from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene,
 from neuralmark.attacks.tools.forging import AGAINST, Facing, Ground, best_drawn, ground_at, summary
 from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
 from neuralmark.core.key import Float, Parameters, Placement, Terms
+from neuralmark.core.passports import packed
 from neuralmark.errors import AttackError, MissingNormError
 from neuralmark.keys.key import Key
 from neuralmark.marking.placement import auto, catalogue, placement_of
-from neuralmark.schemes import PassportScheme, packed
+from neuralmark.schemes import PassportScheme
 
 if TYPE_CHECKING:
     from neuralmark.training.passports import Passports

@@ -45,7 +45,8 @@ class RowReadOut:
         """
         used = self.owner >= 0
         products = (self.factors * pooled)[used]
-        return np.bincount(self.owner[used], products, self.bits)
+        found: Float = np.bincount(self.owner[used], products, self.bits).astype(np.float64)
+        return found
 
     def lengths(self) -> Float:
         """Norm of the factors of every bit.

@@ -14,7 +14,7 @@ from typing import Any
 from neuralmark.core.key import Filter, Mark, Parameters
 from neuralmark.errors import LiveModelError, UnknownSchemeError
 from neuralmark.registry import Registry
-from neuralmark.schemes._passports import PassportScheme, packed
+from neuralmark.schemes._passports import PassportScheme
 from neuralmark.schemes._triggered import TriggerScheme, live_needed
 from neuralmark.schemes.contract import Arrays, Facts, Scheme
 
@@ -27,7 +27,6 @@ __all__ = [
     "get",
     "names",
     "of",
-    "packed",
     "parameters",
     "require_weights",
 ]

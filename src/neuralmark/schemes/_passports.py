@@ -18,8 +18,7 @@ keystream is a hash of the bits, so the signs are drawn apart from the bits they
 import hashlib
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,8 +39,23 @@ from neuralmark.core.key import (
     check_secret,
     hashed_bits,
 )
+from neuralmark.core.passports import (
+    LayerPassports,
+    LayerShape,
+    laid_out,
+    layer_shape,
+    packed,
+    packed_rows,
+    passport_places,
+    passports_in,
+    picked,
+    pools_of,
+    row_lengths,
+    rowwise,
+    shapes_in,
+)
 from neuralmark.core.readout import Array, Known, namespace
-from neuralmark.core.rowwise import RowChange, RowReadOut
+from neuralmark.core.rowwise import RowChange
 from neuralmark.errors import (
     ParameterError,
     PassportMismatchError,
@@ -56,50 +70,6 @@ WEIGHT = 0.1
 DECAY = 1e-5
 """Of the sum of the squares of γ."""
 MAX_SIDE = 256
-SCALE, OFFSET = 0, 1
-"""Which of a layer's two passports: for γ, or for β."""
-
-
-@dataclass(frozen=True)
-class LayerShape:
-    """A layer that takes passports: its output rows, and the size of a passport."""
-
-    name: str
-    rows: int
-    inputs: int
-    kernel: tuple[int, int]
-    side: int
-
-    @property
-    def size(self) -> int:
-        """How many weights it has."""
-        return self.rows * self.inputs * self.kernel[0] * self.kernel[1]
-
-    @property
-    def passport(self) -> int:
-        """How many numbers a passport of it has."""
-        return self.inputs * self.side * self.side
-
-    def windows(self, passport: Array) -> Array:
-        """What the kernel sees of a passport at each place: (inputs · kernel) x places."""
-        high, wide = self.kernel
-        plane = _padded(passport.reshape(self.inputs, self.side, self.side), high, wide)
-        seen = [
-            plane[:, y : y + self.side, x : x + self.side] for y in range(high) for x in range(wide)
-        ]
-        stacked = namespace(passport).stack(seen, 1)
-        return stacked.reshape(self.inputs * high * wide, self.side * self.side)
-
-
-@dataclass(frozen=True, eq=False)
-class LayerPassports:
-    """What one layer's private branch is made of: two passports, and which weights they read."""
-
-    shape: LayerShape
-    scale: npt.NDArray[np.float32]
-    offset: npt.NDArray[np.float32]
-    mask: npt.NDArray[np.bool_] | None = None
-    """Which weights the filter leaves; None: all."""
 
 
 class PassportScheme(Scheme):
@@ -221,6 +191,8 @@ class PassportScheme(Scheme):
     def derive(self, secret: bytes, terms: Terms) -> Mark:
         """The passports from the secret, uniform in [-1, 1); the bits last.
 
+        Where γ is a mean, passports are centred: a constant added to all weights moves no γ.
+
         Args:
             secret: The 32 bytes of the key.
             terms: What the mark is bound to.
@@ -245,9 +217,14 @@ class PassportScheme(Scheme):
         count = 2 * sum(shape.passport for shape in shapes)
         seed = terms.transcript(domain + b"/passports/1", secret)
         words = np.frombuffer(hashlib.shake_256(seed).digest(2 * count), "<u2")
-        numbers = (words.astype(np.float64) / 32768 - 1).astype(np.float32)
+        numbers = words.astype(np.float64) / 32768 - 1
+        if self.linear:
+            numbers = np.concatenate(
+                [shape.centred(some) for shape, some in passports_in(numbers, shapes)]
+            )
         bits = hashed_bits(terms.transcript(domain + b"/bits/1", secret), parameters.bits)
-        return self._mark(parameters, packed(numbers, parameters.bits), bits, shapes)
+        matrix = packed(numbers.astype(np.float32), parameters.bits)
+        return self._mark(parameters, matrix, bits, shapes)
 
     def chosen(self, arrays: Arrays, terms: Terms) -> Mark:
         """Passports and bits of somebody's own choice: `matrix` holds the passports, packed.
@@ -302,8 +279,7 @@ class PassportScheme(Scheme):
         mark = Mark(parameters, matrix, bits, extra)
         if not self.linear:
             return mark
-        read = _rowwise(mark)
-        level = math.sqrt(len(read.factors)) / np.maximum(read.lengths(), 1e-30)
+        level = math.sqrt(pools_of(mark)) / np.maximum(row_lengths(mark), 1e-30)
         return Mark(parameters, matrix, bits, {**extra, "level": level})
 
     def shapes(self, parameters: Parameters, placement: Placement) -> list[LayerShape]:
@@ -405,10 +381,10 @@ class PassportScheme(Scheme):
             >>> scheme.factors(known, np.zeros(9216)).shape
             (32,)
         """
-        weights = _laid(known, pooled)
+        weights = laid_out(known, pooled)
         passports = known.matrix.reshape(-1)
         found, start = [], 0
-        for shape, at in _places(_shapes_in(known.extra)):
+        for shape, at in passport_places(shapes_in(known.extra)):
             layer = weights[start : start + shape.size].reshape(shape.rows, -1)
             windows = shape.windows(passports[at : at + shape.passport])
             found.append(self.pooled_over(layer, windows))
@@ -450,7 +426,7 @@ class PassportScheme(Scheme):
             >>> scheme.steepest(scheme.derive(bytes(32), terms))
             96.0
         """
-        return math.sqrt(len(_rowwise(mark).factors))
+        return math.sqrt(pools_of(mark))
 
     def passports_of(self, mark: Mark, placement: Placement) -> list[LayerPassports]:
         """What the private branch of every layer is made of.
@@ -474,7 +450,7 @@ class PassportScheme(Scheme):
             kept = np.zeros(total_size(placement), np.bool_)
             kept[mark.extra["places"]] = True
         flat, found, start = mark.matrix.reshape(-1), [], 0
-        for shape, at in _places(self.shapes(mark.parameters, placement)):
+        for shape, at in passport_places(self.shapes(mark.parameters, placement)):
             middle, end = at + shape.passport, at + 2 * shape.passport
             mask = None if kept is None else kept[start : start + shape.size]
             found.append(LayerPassports(shape, flat[at:middle], flat[middle:end], mask))
@@ -522,99 +498,4 @@ class PassportScheme(Scheme):
             >>> bool(solver.margins(solver.change(np.zeros(9216), 1.0)).min() > 0.999)
             True
         """
-        return RowChange(mark, _rowwise(mark).levelled(), effort)
-
-
-def packed_rows(count: int, bits: int) -> int:
-    """Rows of a matrix of `bits` columns that holds this many numbers."""
-    return -(-count // bits)
-
-
-def packed(numbers: npt.NDArray[np.float32], bits: int) -> npt.NDArray[np.float32]:
-    """Passports as a key holds them: laid end to end in a matrix, zeros at its end.
-
-    Args:
-        numbers: For each layer the passport of γ, then that of β, flat.
-        bits: Columns of the matrix: the length of the watermark.
-
-    Returns:
-        The matrix.
-
-    Examples:
-        >>> packed(np.ones(5, np.float32), 4).shape
-        (2, 4)
-    """
-    matrix = np.zeros(packed_rows(len(numbers), bits) * bits, np.float32)
-    matrix[: len(numbers)] = numbers
-    return matrix.reshape(-1, bits)
-
-
-def picked(rows: int, bits: int) -> npt.NDArray[np.int64]:
-    """Which of the output channels count, spread evenly where there are more than bits."""
-    return np.arange(bits, dtype=np.int64) * rows // bits
-
-
-def layer_shape(name: str, shape: tuple[int, ...], side: int) -> LayerShape:
-    """A tensor as passports see it: a convolution, or a linear layer with a passport of side 1."""
-    if len(shape) == 4:
-        return LayerShape(name, shape[0], shape[1], (shape[2], shape[3]), side)
-    if len(shape) == 2:
-        return LayerShape(name, shape[0], shape[1], (1, 1), 1)
-    raise UnsuitableTensorError(
-        f"{name!r} of shape {shape} takes no passport: name the weights of convolutions or linear"
-        " layers"
-    )
-
-
-def _shapes_in(extra: Mapping[str, Any]) -> list[LayerShape]:
-    table = extra["shapes"].tolist()
-    return [LayerShape("", rows, inputs, (y, x), side) for rows, inputs, y, x, side in table]
-
-
-def _places(shapes: Sequence[LayerShape]) -> Iterator[tuple[LayerShape, int]]:
-    """Each layer, and where its two passports begin."""
-    at = 0
-    for shape in shapes:
-        yield shape, at
-        at += 2 * shape.passport
-
-
-def _laid(known: Known, pooled: Array) -> Array:
-    """The weights laid end to end, with zeros where the filter left none."""
-    if "places" not in known.extra:
-        return pooled
-    xp = namespace(pooled)
-    places = known.extra["places"]
-    total = sum(shape.size for shape in _shapes_in(known.extra))
-    if xp.__name__ == "torch":
-        return xp.zeros(total).to(pooled).index_copy(0, places, pooled)
-    whole = np.zeros(total, pooled.dtype)
-    whole[places] = pooled
-    return whole
-
-
-def _padded(plane: Array, high: int, wide: int) -> Array:
-    """Zeros around, so that the kernel finds as many places as the passport has."""
-    up, left = (high - 1) // 2, (wide - 1) // 2
-    down, right = high - 1 - up, wide - 1 - left
-    xp = namespace(plane)
-    if xp.__name__ == "torch":
-        return xp.nn.functional.pad(plane, (left, right, up, down))
-    return np.pad(plane, ((0, 0), (up, down), (left, right)))
-
-
-def _rowwise(mark: Mark) -> RowReadOut:
-    """γ pooled by the mean, as one number for each carrier."""
-    shapes, flat = _shapes_in(mark.extra), mark.matrix.reshape(-1).astype(np.float64)
-    bit_of = np.full(sum(shape.rows for shape in shapes), -1, np.int64)
-    bit_of[mark.extra["rows"]] = np.arange(mark.parameters.bits)
-    factors, owners, row = [], [], 0
-    for shape, at in _places(shapes):
-        mean = shape.windows(flat[at : at + shape.passport]).mean(1)
-        factors.append(np.tile(mean, shape.rows))
-        owners.append(np.repeat(bit_of[row : row + shape.rows], len(mean)))
-        row += shape.rows
-    together, owner = np.concatenate(factors), np.concatenate(owners)
-    if "places" in mark.extra:
-        together, owner = together[mark.extra["places"]], owner[mark.extra["places"]]
-    return RowReadOut(together, owner, mark.parameters.bits)
+        return RowChange(mark, rowwise(mark).levelled(), effort)

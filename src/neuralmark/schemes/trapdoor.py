@@ -1,8 +1,8 @@
 """Trapdoor normalisation (Liu, Liu, Liu and others 2023): the bits are a hash of the passport.
 
 A reconstruction: the paper's text could not be read, and two programs of others agree on the core
-only. γ is the global *maximum* of conv(W, p), so it is not linear in the weights; an MLP with biases
-(half of the channels, ReLU) follows it in the private branch, which counts statistics of its own.
+only. γ is the global *maximum* of conv(W, p), so it is not linear in the weights; an MLP with
+biases (half of the channels, ReLU) follows it in the private branch, which has its own statistics.
 The bits are hashed from the passport: whoever bends it towards a pattern of signs throws the bits
 anew. That is the idea of the hashed filter, published before it. The published hash is cut from
 SHA-512 for each layer, so that bits repeat in wide layers; here one SHAKE-256 gives all bits.
@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark.core.key import Parameters, Placement, Terms, watermark
+from neuralmark.core.passports import LayerShape
 from neuralmark.core.readout import Array, namespace
 from neuralmark.errors import TooFewCarriersError
-from neuralmark.schemes._passports import LayerShape, PassportScheme
+from neuralmark.schemes._passports import PassportScheme
 from neuralmark.schemes.contract import Arrays, Facts
 
 

@@ -115,8 +115,8 @@ class KeyedMemory(nn.Module):
             >>> before = memory(torch.ones(1, 4, 2))
             >>> memory.turn(torch.tensor([True, False, False]))
             >>> after = memory(torch.ones(1, 4, 2))
-            >>> torch.equal(before[..., 0], -after[..., 0]), torch.equal(before[..., 1:], after[..., 1:])
-            (True, True)
+            >>> torch.equal(after, before * torch.tensor([-1.0, 1.0, 1.0]))
+            True
         """
         size = self.cell.hidden_size
         signs = 1.0 - 2.0 * units.to(self.cell.weight_hh)

@@ -54,7 +54,7 @@ def is_norm(module: nn.Module) -> bool:
 
 def norm_after(model: nn.Module, layer: str) -> str | None:
     """The first norm after a layer in the order of the network, before the next such layer."""
-    modules = dict(model.named_modules())
+    modules: dict[str, nn.Module] = dict(model.named_modules())
     names = list(modules)
     for name in names[names.index(layer) + 1 :]:
         if is_norm(modules[name]):
@@ -137,8 +137,8 @@ class PassportNorm(nn.Module):
         for name, value in self.normal.named_buffers():
             norm.get_buffer(name).copy_(value)
         gamma, beta = self.factors()
-        norm.weight.copy_(gamma)  # type: ignore[operator, union-attr]
-        norm.bias.copy_(beta)  # type: ignore[operator, union-attr]
+        norm.weight.copy_(gamma)  # type: ignore[operator]
+        norm.bias.copy_(beta)  # type: ignore[operator]
         return norm.train(self.training)
 
     def _pooled(self, passport: torch.Tensor) -> torch.Tensor:

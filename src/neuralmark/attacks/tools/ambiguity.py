@@ -81,11 +81,12 @@ def fit_private(branch: "Passports") -> None:
     for part, norm in zip(branch.norms, branch.plain_norms, strict=True):
         if part.mlp is None:
             continue
-        first, between, second = part.mlp
+        first, between, second = part.mlp.children()
+        assert isinstance(second, nn.Linear)
         inputs = torch.stack([part.signed(), part.moving()])
         hidden = between(first(inputs)).double()
         wanted = torch.stack([norm.weight, norm.bias]).double()
-        if second.bias is not None:
+        if isinstance(second.bias, torch.Tensor):
             second.bias.zero_()
         second.weight.copy_((torch.linalg.pinv(hidden) @ wanted).T)
 
