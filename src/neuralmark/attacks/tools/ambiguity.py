@@ -50,7 +50,7 @@ def expand(model: nn.Module, marked: "Sequence[str]") -> list[ExpandedNorm]:
     modules = dict(model.named_modules())
     homes = [norm_after(model, layer) for layer in marked if layer in modules]
     if not marked:
-        homes = [name for name, module in modules.items() if is_norm(module)]
+        homes = [name for name, module in modules.items() if is_norm(module) and _factors(module)]
     found = [home for home in homes if home is not None]
     if not found:
         raise AttackError(
@@ -63,6 +63,11 @@ def expand(model: nn.Module, marked: "Sequence[str]") -> list[ExpandedNorm]:
         setattr(model.get_submodule(above), leaf, block)
         blocks.append(block)
     return blocks
+
+
+def _factors(norm: nn.Module) -> bool:
+    """Whether a norm has factors; what only normalises has none."""
+    return isinstance(norm, PassportNorm) or isinstance(norm.weight, torch.Tensor)
 
 
 def short_of(gammas: "Sequence[torch.Tensor]", signs: "Sequence[torch.Tensor]") -> torch.Tensor:
