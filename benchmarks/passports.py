@@ -164,7 +164,8 @@ def branches(report: Report, data: Data, epochs: int) -> None:
     """Every scheme: both accuracies, bits, and what forgers reach."""
     clean = trained(data, epochs)
     base = accuracy(clean.model, data)
-    rows, forged = [["none", f"{base:.1f}", "–", "–"]], []
+    rows: list[list[object]] = [["none", f"{base:.1f}", "–", "–"]]
+    forged: list[list[object]] = []
     for name, version, grouped in (
         ("deepipr", 1, False),
         ("deepipr", 2, True),

@@ -92,7 +92,8 @@ def test_hashed_and_derived_passports_leave_drawing_only() -> None:
         assert done.queries == 200
         assert abs(done.figures["mean_rate"] - 0.5) < 0.03
         assert done.figures["best_rate"] < done.figures["expected_best_rate"] + 0.1
-        assert "private_accuracy" not in done.figures
+        # The accuracy is no obstacle: with an MLP of one's own every passport has it.
+        assert done.figures["private_accuracy"] == done.figures["public_accuracy"]
 
 
 @pytest.mark.parametrize(("name", "forged"), [("deepipr", True), ("trapdoor", False)])

@@ -17,8 +17,8 @@ from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.fold_in import FoldIn
 from neuralmark.errors import AttackError, LiveModelError, ParameterError, TriggerMismatchError
 from neuralmark.training.activations import LayerAtTriggers
-from tests.conformance.test_chance import require_coins
 from tests.support.checks import one_line
+from tests.support.coins import KEYS, require_coins
 from tests.support.learnt import accuracy, digits
 
 UNITS = 160
@@ -135,7 +135,7 @@ def test_matches_are_coins_on_a_network_with_another_mark() -> None:
     assert placement == (("memory", (16, 1, UNITS)),)
     state = layer.values().detach().double().numpy().reshape(-1, UNITS).mean(0)
     counts = np.zeros(UNITS + 1, np.int64)
-    for number in range(2000):
+    for number in range(KEYS):
         key = Key(key_of().parameters, b"", salt=bytes(32), secret=number.to_bytes(32, "little"))
         signs = key.at(placement, triggers=made.triggers.digest).signs
         counts[int((state * signs > 0).sum())] += 1
@@ -147,9 +147,9 @@ def test_bad_input_is_named(tmp_path: Any) -> None:
     with pytest.raises(ParameterError, match="a bit for each unit") as caught:
         neuralmark.verify(made.model, key_of(bits=128), tensors=["memory"], triggers=made.triggers)
     one_line(caught.value)
-    with pytest.raises(TriggerMismatchError, match="reads step 0") as caught:
+    with pytest.raises(TriggerMismatchError, match="reads step 0") as misread:
         neuralmark.verify(made.model, key_of(), tensors=["last"], triggers=made.triggers)
-    one_line(caught.value)
+    one_line(misread.value)
     with pytest.raises(TriggerMismatchError, match="reads step 9"):
         neuralmark.verify(made.model, key_of(step=9), tensors=["memory"], triggers=made.triggers)
     with pytest.raises(LiveModelError, match="live model"):

@@ -160,9 +160,9 @@ def test_what_takes_no_passports_is_named() -> None:
     with pytest.raises(TooFewCarriersError, match="192 output channels, too few") as caught:
         key_of("deepipr", bits=200).at(PLACEMENT)
     one_line(caught.value)
-    with pytest.raises(UnsuitableTensorError, match="takes no passport") as caught:
+    with pytest.raises(UnsuitableTensorError, match="takes no passport") as refused:
         key_of("deepipr").at((("w", (200, 4, 3, 3, 3)),))
-    one_line(caught.value)
+    one_line(refused.value)
     with pytest.raises(UnsuitableTensorError, match="cap"):
         key_of("deepipr").at((("w", (4096, 8192)),))
     with pytest.raises(TooFewCarriersError, match="smaller side") as caught:

@@ -193,7 +193,7 @@ def test_labels_of_triggers_raise_a_suspicion_with_an_exact_chance() -> None:
     clean = private.suspicion(model, triggers, 10)
     assert clean.matched < 10
     labels = private.labels(triggers, 10)
-    other = Triggers.of(np.array(triggers.inputs) + 1e-3)
+    other = Triggers.of(np.asarray(triggers.inputs, np.float32) + np.float32(1e-3))
     assert (private.labels(other, 10) != labels).any()  # the triggers are committed to
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     inputs = torch.from_numpy(np.array(triggers.inputs))

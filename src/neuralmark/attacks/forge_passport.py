@@ -6,7 +6,8 @@ turns its γ and β into those of the deployed network is solved for: the forged
 the deployed network, with its accuracy to the last digit. Without an MLP (DeepIPR) the forger takes
 a passport that gives the deployed network's own γ and β, and calls their signs his signature.
 Trapdoor normalisation hashes the bits from the passport, and a native key derives it: there only
-drawing is left.
+drawing is left for the bits. The MLP is solved for all the same: any passport has the right
+accuracy.
 """
 
 from dataclasses import dataclass, replace
@@ -63,13 +64,14 @@ class ForgePassport(Attack):
         bits = ground.parameters.bits
         if self.against == "native" or not scheme.linear:
             key, counts = best_drawn(scene, ground, _TRIES)
-            found = summary(counts, bits)
-            return Outcome(key=key, queries=len(counts), figures=found, placement=ground.placement)
-        key, branch = self._solved(scene, scheme, ground)
-        figures = {"best_rate": ground.matched(key) / bits}
+            figures, queries = summary(counts, bits), len(counts)
+            branch = _branch(scene, key, ground) if scheme.hidden else None
+        else:
+            (key, branch), queries = self._solved(scene, scheme, ground), 0
+            figures = {"best_rate": ground.matched(key) / bits}
         if branch is not None:
             figures |= _accuracies(scene, branch)
-        return Outcome(key=key, figures=figures, placement=ground.placement)
+        return Outcome(key=key, queries=queries, figures=figures, placement=ground.placement)
 
     def _solved(
         self, scene: Scene, scheme: PassportScheme, ground: Ground
@@ -77,18 +79,8 @@ class ForgePassport(Attack):
         """Passports for the wanted factors, and the branch that they make in a live network."""
         bits = scene.rng.integers(0, 2, ground.parameters.bits, np.uint8)
         key = _key_for(scheme, ground, bits, _signed(ground, scheme, bits, scene.rng))
-        if scene.model is None:
-            return key, None
-        from neuralmark.attacks.tools.ambiguity import fit_private
-        from neuralmark.training.passports import Passports
-
-        names = [name for name, _ in ground.placement]
-        try:
-            branch = Passports(scene.model, key, names)
-        except MissingNormError:
-            return key, None
-        if scheme.hidden:
-            fit_private(branch)
+        branch = _branch(scene, key, ground)
+        if branch is None or scheme.hidden:
             return key, branch
         own = [
             (norm.weight.detach().double().numpy(), norm.bias.detach().double().numpy())
@@ -97,7 +89,22 @@ class ForgePassport(Attack):
         rows = np.concatenate([gamma for gamma, _ in own])
         at = key.at(ground.placement).extra["rows"]
         key = _key_for(scheme, ground, (rows[at] > 0).astype(np.uint8), own)
-        return key, Passports(scene.model, key, names)
+        return key, _branch(scene, key, ground)
+
+
+def _branch(scene: Scene, key: Key, ground: Ground) -> "Passports | None":
+    """The private branch of a key in a live network with norms, its MLPs solved for."""
+    if scene.model is None:
+        return None
+    from neuralmark.attacks.tools.ambiguity import fit_private
+    from neuralmark.training.passports import Passports
+
+    try:
+        branch = Passports(scene.model, key, [name for name, _ in ground.placement])
+    except MissingNormError:
+        return None
+    fit_private(branch)
+    return branch
 
 
 Factors = list[tuple[Float, Float]]

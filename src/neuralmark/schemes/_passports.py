@@ -78,11 +78,13 @@ class PassportScheme(Scheme):
     Attributes:
         linear: Yes where γ is pooled by the mean.
         writes: As `linear`: every bit has a row of weights to itself.
+        plain: No: the loss is a hinge.
         pooled: No: every weight stands alone.
+        filters: None, or the hashed filter before the passports.
+        settings: `side`, the height and width of a passport.
         hidden: The private branch's MLP has this part of the channels as hidden units; 0: no MLP.
         biases: Whether that MLP has biases, and a plain ReLU.
         own_statistics: Whether the private branch counts means and variances of its own.
-        ships: Whether passports are part of the deployed network.
 
     Examples:
         >>> scheme = neuralmark.schemes.get("passport-aware")
@@ -174,7 +176,18 @@ class PassportScheme(Scheme):
         return made
 
     def check(self, parameters: Parameters) -> None:
-        """A side that there can be."""
+        """Refuse parameters that passports cannot work with.
+
+        Args:
+            parameters: What a key has.
+
+        Raises:
+            ParameterError: The filter, the side or a setting does not fit.
+
+        Examples:
+            >>> scheme = neuralmark.schemes.get("deepipr")
+            >>> scheme.check(scheme.parameters())
+        """
         super().check(parameters)
         side = parameters.setting("side")
         if type(side) is not int or not 1 <= side <= MAX_SIDE:

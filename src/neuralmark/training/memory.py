@@ -20,6 +20,9 @@ class KeyedMemory(nn.Module):
         units: Size of the hidden state.
         signs: ±1 for each unit; None: no key.
 
+    Attributes:
+        signs: The key; it is not part of the state dict.
+
     Examples:
         >>> memory = neuralmark.KeyedMemory(8, 32)
         >>> memory(torch.ones(4, 5, 8)).shape

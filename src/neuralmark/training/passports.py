@@ -74,6 +74,10 @@ class Passports(nn.Module):
         claim: Of a mark in this network, instead of `layers`.
         norms: The norm behind each layer, by name, where it is not the next one in the network.
 
+    Attributes:
+        placement: The weights of the layers in order, canonical name and shape.
+        branch: The norms of the private branch, layer by layer.
+
     Raises:
         LiveModelError: The model is no live module: a checkpoint does not say how it runs.
         MissingNormError: A layer has no norm behind it, or the network has none.
@@ -261,8 +265,29 @@ class Passports(nn.Module):
             matched, len(triggers), classes, luck_log2(len(triggers), matched, classes)
         )
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """As torch does; a private branch of other layers or another key is named as such."""
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """As torch does; a private branch of other layers or another key is named as such.
+
+        Args:
+            state_dict: What `state_dict` gave.
+            strict: Whether every name has to be there.
+            assign: Whether tensors are taken as they are.
+
+        Returns:
+            The names that were missing, and those that were not expected.
+
+        Raises:
+            PassportMismatchError: It is a private branch of other layers, or of another key.
+
+        Examples:
+            >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64))
+            >>> key = neuralmark.Key.new(neuralmark.schemes.parameters("deepipr", bits=64))
+            >>> private = neuralmark.Passports(model, key, ["0"])
+            >>> private.load_state_dict(private.state_dict())
+            <All keys matched successfully>
+        """
         own = self.state_dict()
         for name, value in state_dict.items():
             there = own.get(name)
@@ -277,7 +302,7 @@ class Passports(nn.Module):
                     "these passports are not those that the key makes for these layers: give the"
                     " key and the layers that they were made with"
                 )
-        return super().load_state_dict(state_dict, *args, **kwargs)
+        return super().load_state_dict(state_dict, strict, assign)
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
