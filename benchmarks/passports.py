@@ -9,7 +9,8 @@ branches   both branches trained together: accuracy of each, bits; then what a f
            `cerb` (a block, 10 % and 2 % of the data, weights frozen), `forge-passport` (in closed
            form, no data), and for shipped passports `fold-in`.
 filter     the hashed filter before the passports (R = 1, 2, 4) against none: accuracy, what the
-           passport shows in the weights to somebody without the key, second marks, pruning.
+           passport shows in the weights to somebody without the key, second marks, pruning, and the
+           main direction taken out (`deflate`).
 survival   bits after attacks on files and trained marks.
 grinding   secrets tried on a network without mark: mean and variance against n/2 and n/4.
 
@@ -23,6 +24,7 @@ import copy
 import math
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,9 @@ from neuralmark import AttachOptions, Claim, EmbedOptions, Key, Passports, Verif
 from neuralmark.attacks import Data
 from neuralmark.attacks.cerb import Cerb
 from neuralmark.attacks.contract import Attack, Scene
+from neuralmark.attacks.deflate import Deflate
 from neuralmark.attacks.engine.launch import launch
+from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.finetune import Finetune
 from neuralmark.attacks.fold_in import FoldIn
 from neuralmark.attacks.forge_passport import ForgePassport
@@ -55,7 +59,6 @@ PARTS = ("branches", "filter", "survival", "grinding")
 LAYERS = ["conv3", "conv4"]
 BITS = 512
 NAMES = ("deepipr", "passport-aware", "trapdoor")
-ROUNDS = (0, 1, 2, 4)
 TOP = 10
 ATTACKS: dict[str, Attack] = {
     "prune 50 %": Prune(0.5),
@@ -248,11 +251,22 @@ def shown(model: Any, key: Key, claim: Claim) -> tuple[float, float]:
     return likeness(parts[1].scale), likeness(foreign.scale)
 
 
-def hashed(report: Report, data: Data, epochs: int) -> None:
+def deflated(made: Trained, data: Data) -> str:
+    """Bits and accuracy with the main direction of both layers taken out; and after an epoch."""
+    tensors = LaunchOptions(tensors=[f"{name}.weight" for name in LAYERS])
+    done = launch(Deflate(1), made.model, made.key, tensors, claim=made.claim, data=data)
+    told = [f"{made.bits(done.model)} bits, {accuracy(done.model, data):.1f} %"]
+    assert done.model is not None
+    tuned = launch(Finetune(0.01, epochs=1, classifier="keep"), done.model, data=data)
+    told.append(f"{made.bits(tuned.model)} bits, {accuracy(tuned.model, data):.1f} %")
+    return "; tuned ".join(told)
+
+
+def hashed(report: Report, data: Data, epochs: int, turns: Sequence[int]) -> None:
     """The hashed filter before the passports, and none."""
     rows = []
     clean = trained(data, epochs).model
-    for rounds in ROUNDS:
+    for rounds in turns:
         key = key_of("passport-aware", rounds)
         made = trained(data, epochs, key)
         assert made.private is not None
@@ -272,9 +286,11 @@ def hashed(report: Report, data: Data, epochs: int) -> None:
         assert put.claim is not None
         one, two = shown(written, key, put.claim)
         cells += [f"{100 * put.change_relative:.1f} %", f"{one:.2f} ({two:.2f})"]
+        cells.append(deflated(made, data))
         rows.append(cells)
+        report.note(" ".join(map(str, cells)))
     head = ["R", "public", "private", "bits", "shows", "second mark", "eight marks", "90 % pruned"]
-    head += ["imprint moves", "imprint shows"]
+    head += ["imprint moves", "imprint shows", "main direction out"]
     report.table(head, rows, "passport-aware behind the hashed filter")
 
 
@@ -318,6 +334,9 @@ def survival(report: Report, data: Data, epochs: int) -> None:
                 anchor = out.with_name(out.name + ".anchor")
             cells: list[object] = [label]
             for attack in ATTACKS.values():
+                if isinstance(attack, Rewrite) and not schemes.get(name).writes:
+                    cells.append("–")
+                    continue
                 done = launch(attack, model, key, claim=claim, data=data)
                 assert done.after is not None
                 cells.append(done.after.matched)
@@ -332,6 +351,7 @@ def survival(report: Report, data: Data, epochs: int) -> None:
                 report.target(f"{label}: aligned", found.matched, "all", passed=found.verified)
             cells.append(f"{accuracy(clean, data):.1f} → {accuracy(model, data):.1f}")
             rows.append(cells)
+            report.note(" ".join(map(str, cells)))
     head = ["scheme", *ATTACKS, "permuted", "aligned", "accuracy"]
     report.table(head, rows, f"bits of {BITS} after attacks")
 
@@ -364,6 +384,7 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--data", type=Path, required=True, help="folder of cifar-10-batches-py")
     made.add_argument("--images", type=int, default=5000)
     made.add_argument("--epochs", type=int, default=10)
+    made.add_argument("--rounds", default="0,1,2,4", help="of the filter; 0: none")
     made.add_argument("--tries", type=int, default=2000)
     made.add_argument("--parts", default=",".join(PARTS), help="which parts to run")
     options = made.parse_args(arguments)
@@ -373,7 +394,7 @@ def main(arguments: list[str] | None = None) -> int:
         if part == "branches":
             branches(report, data, options.epochs)
         elif part == "filter":
-            hashed(report, data, options.epochs)
+            hashed(report, data, options.epochs, [int(r) for r in options.rounds.split(",")])
         elif part == "survival":
             survival(report, data, options.epochs)
         elif part == "grinding":

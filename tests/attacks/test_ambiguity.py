@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 import neuralmark
-from neuralmark import Passports
+from neuralmark import Key, Parameters, Passports
 from neuralmark.attacks.cerb import Cerb
 from neuralmark.attacks.contract import Scene
+from neuralmark.attacks.deflate import Deflate
 from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.fold_in import FoldIn
@@ -125,6 +126,22 @@ def test_grinding_follows_the_binomial() -> None:
         _, counts = best_drawn(scene, ground, 400)
         assert abs(counts.mean() - BITS / 2) < 4 * np.sqrt(BITS / 4 / 400)
         assert abs(counts.var() / (BITS / 4) - 1) < 4 * np.sqrt(2 / 400)
+
+
+def test_a_trained_passport_shows_itself_and_is_taken_out() -> None:
+    """All bits of a layer are products with one vector: the main direction of the layer."""
+    made = branched()
+    model = made.model()
+    options = LaunchOptions(tensors=TENSORS)
+    done = launch(Deflate(1), model, made.key, options, claim=made.claim)
+    assert done.after is not None
+    assert done.after.rate < 0.65
+    # A mark over many directions does not notice.
+    key = Key(Parameters(160, 320, 1), b"", salt=bytes(32), secret=bytes([5]) * 32)
+    claim = neuralmark.imprint(model, key, tensors=TENSORS, strength=2.0).claim
+    kept = launch(Deflate(1), model, key, options, claim=claim)
+    assert kept.after is not None
+    assert kept.after.matched > 155
 
 
 def test_shipped_passports_are_folded_away() -> None:
