@@ -28,8 +28,10 @@ class DeepIPR(PassportScheme):
         origin="Fan et al. 2019 and 2021, versions 1 to 3",
         bit="the factor that a passport gives an output channel",
         needs="the weights; for the accuracy under passports a live model",
-        survives="",
-        costs="",
+        survives="pruning, noise, fine-tuning, second marks, scaling; rearranged channels with an"
+        " anchor only; a trained passport is a layer's main direction, found and taken out",
+        costs="files in seconds; one output channel for each bit; a private branch doubles a"
+        " training",
         proves="nothing as published: passports and bits are free, and found in closed form; with"
         " a derived key the exact bound, and a certified radius; accuracy proves nothing",
     )

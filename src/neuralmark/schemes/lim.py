@@ -38,7 +38,6 @@ class Lim(TriggerScheme):
         costs="training only; a key of ±1 at every step, which anybody folds away",
         proves="nothing as published: key, signature and triggers are free; with a derived"
         " signature and committed triggers the exact bound; no certified radius",
-        reconstruction=True,
     )
     theory: ClassVar[str] = (
         "none as published: any signature that a model shows may be called one's own; a signature"

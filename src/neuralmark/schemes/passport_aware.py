@@ -22,8 +22,10 @@ class PassportAware(PassportScheme):
         origin="Zhang et al. 2020",
         bit="the factor that a passport gives an output channel, before the private MLP",
         needs="the weights; for the accuracy under passports a live model",
-        survives="",
-        costs="",
+        survives="pruning, noise, fine-tuning, second marks, scaling; rearranged channels with an"
+        " anchor only; a trained passport is a layer's main direction, found and taken out",
+        costs="files in seconds; one output channel for each bit; a private branch doubles a"
+        " training",
         proves="nothing as published: passports, MLP and bits are free, and found in closed form;"
         " with a derived key the exact bound, and a certified radius; accuracy proves nothing",
     )
