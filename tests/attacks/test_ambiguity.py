@@ -19,6 +19,7 @@ from neuralmark.attacks.forge_learn import ForgeLearn
 from neuralmark.attacks.forge_passport import ForgePassport
 from neuralmark.attacks.tools.ambiguity import ExpandedNorm
 from neuralmark.attacks.tools.forging import best_drawn, ground_at
+from neuralmark.core.key import Filter
 from neuralmark.errors import AttackError
 from tests.support.checks import one_line
 from tests.support.learnt import digits
@@ -65,10 +66,12 @@ def test_blocks_go_behind_shipped_passports_and_all_norms() -> None:
     one_line(caught.value)
 
 
-@pytest.mark.parametrize("name", ["deepipr", "passport-aware"])
-def test_free_passports_are_solved_for(name: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "how"), [("deepipr", "none"), ("passport-aware", "none"), ("passport-aware", "stream")]
+)
+def test_free_passports_are_solved_for(name: Any, how: Filter) -> None:
     """Not one image, not one step: every bit, and the accuracy of the network itself."""
-    owner, model = key_for(name, 3), learnt()
+    owner, model = key_for(name, 3, how), learnt()
     neuralmark.imprint(model, owner, tensors=TENSORS, strength=2.0)
     options = LaunchOptions(demand=False)
     claim = neuralmark.imprint(learnt(), owner, tensors=TENSORS, strength=2.0).claim

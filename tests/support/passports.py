@@ -10,6 +10,7 @@ from torch.nn import functional
 
 import neuralmark
 from neuralmark import AttachOptions, Claim, Key, Passports, schemes
+from neuralmark.core.key import Filter
 from tests.support.learnt import digits, fit
 
 LAYERS = ["4", "7"]
@@ -33,8 +34,8 @@ def normed(norm: type[nn.Module] | None = nn.BatchNorm2d) -> nn.Sequential:
     )
 
 
-def key_for(name: str, number: int = 1, **own: Any) -> Key:
-    chosen = schemes.parameters(name, bits=BITS, own={"side": 4, **own})
+def key_for(name: str, number: int = 1, how: Filter = "none", **own: Any) -> Key:
+    chosen = schemes.parameters(name, bits=BITS, filter=how, own={"side": 4, **own})
     return Key(chosen, b"", salt=bytes(32), secret=bytes([number]) * 32)
 
 
