@@ -231,8 +231,8 @@ class Passports(nn.Module):
         terms = Terms(
             self._key.parameters, self.placement, self._key.content, triggers=triggers.digest
         )
-        seed = terms.transcript(b"neuralmark/labels/1" + bytes([0]), self._key.secret)
-        return torch.from_numpy(hashed_labels(seed + classes.to_bytes(8), len(triggers), classes))
+        seed = terms.transcript(f"neuralmark/labels/1/{classes}".encode(), self._key.secret)
+        return torch.from_numpy(hashed_labels(seed, len(triggers), classes))
 
     @torch.no_grad()
     def suspicion(self, model: nn.Module, triggers: Triggers, classes: int) -> Suspicion:
