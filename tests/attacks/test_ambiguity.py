@@ -147,6 +147,23 @@ def test_a_trained_passport_shows_itself_and_is_taken_out() -> None:
     assert kept.after.matched > 155
 
 
+def test_main_directions_are_those_of_the_decomposition() -> None:
+    rng = np.random.default_rng(0)
+    spectrum = np.array([9.0, 5.0, 3.0, *np.linspace(1, 0.1, 21)])
+    left = np.linalg.qr(rng.standard_normal((40, 24)))[0]
+    right = np.linalg.qr(rng.standard_normal((36, 24)))[0]
+    weights = ((left * spectrum) @ right.T).astype(np.float32).reshape(40, 4, 3, 3)
+    scene = Scene({"w": weights}, ("w",), rng)
+    for count in (1, 2):
+        made = Deflate(count).run(scene).weights
+        assert made is not None
+        twin = ((left[:, count:] * spectrum[count:]) @ right[:, count:].T).reshape(weights.shape)
+        np.testing.assert_allclose(made["w"], twin, atol=1e-5)
+    half = Deflate(1, keep=0.5).run(scene).weights
+    assert half is not None
+    assert np.linalg.norm(half["w"].reshape(40, -1), 2) == pytest.approx(5.0, rel=1e-4)
+
+
 def test_shipped_passports_are_folded_away() -> None:
     model = normed()
     key = key_for("deepipr", version=1)

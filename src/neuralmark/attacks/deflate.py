@@ -12,6 +12,9 @@ import numpy as np
 
 from neuralmark.attacks.contract import Array, Attack, Outcome, Scene, option
 
+_SPARE = 6
+_TURNS = 40
+
 
 @dataclass(frozen=True)
 class Deflate(Attack):
@@ -35,19 +38,21 @@ class Deflate(Attack):
         """Take them out of every tensor, seen as rows of outputs."""
         changed = {}
         for number, (name, weights) in enumerate(scene.targets(), 1):
-            changed[name] = _without(weights, self.directions, self.keep)
+            changed[name] = _without(weights, self.directions, self.keep, scene.rng)
             scene.tell("taking directions out", number, len(scene.target))
         return Outcome(changed)
 
 
-def _without(weights: Array, count: int, keep: float) -> Array:
-    """The tensor less its first singular directions; by the smaller of the two Gram matrices."""
+def _without(weights: Array, count: int, keep: float, rng: np.random.Generator) -> Array:
+    """The tensor less its first singular directions, which are found by iteration."""
     rows = weights.reshape(len(weights), -1).astype(np.float64)
-    tall = len(rows) > rows.shape[1]
-    gram = rows.T @ rows if tall else rows @ rows.T
-    count = min(count, len(gram) - 1)
+    count = min(count, *(side - 1 for side in rows.shape))
     if count < 1:
         return weights
-    main = np.linalg.eigh(gram)[1][:, -count:]
-    part = rows @ main @ main.T if tall else main @ (main.T @ rows)
+    wide = min(count + _SPARE, *rows.shape)
+    basis = np.linalg.qr(rng.standard_normal((rows.shape[1], wide)))[0]
+    for _ in range(_TURNS):
+        basis = np.linalg.qr(rows.T @ (rows @ basis))[0]
+    main = basis @ np.linalg.svd(rows @ basis, full_matrices=False)[2][:count].T
+    part = (rows @ main) @ main.T
     return (rows - (1.0 - keep) * part).astype(np.float32).reshape(weights.shape)
