@@ -55,4 +55,5 @@ def _without(weights: Array, count: int, keep: float, rng: np.random.Generator) 
         basis = np.linalg.qr(rows.T @ (rows @ basis))[0]
     main = basis @ np.linalg.svd(rows @ basis, full_matrices=False)[2][:count].T
     part = (rows @ main) @ main.T
-    return (rows - (1.0 - keep) * part).astype(np.float32).reshape(weights.shape)
+    left: Array = (rows - (1.0 - keep) * part).astype(np.float32).reshape(weights.shape)
+    return left
