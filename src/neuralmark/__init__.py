@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from neuralmark.training.compensation import Compensation, compensate
     from neuralmark.training.handle import LiveMark
     from neuralmark.training.imprinting import imprint
+    from neuralmark.training.memory import KeyedMemory
+    from neuralmark.training.passports import Passports
     from neuralmark.triggers.triggers import Triggers
 
 __all__ = [
@@ -46,9 +48,11 @@ __all__ = [
     "InspectOptions",
     "Inspection",
     "Key",
+    "KeyedMemory",
     "Lineage",
     "LiveMark",
     "Parameters",
+    "Passports",
     "Recheck",
     "Ruling",
     "Triggers",
@@ -83,9 +87,11 @@ _HOME = {
     "InspectOptions": "marking.options",
     "Inspection": "marking.inspection",
     "Key": "keys.key",
+    "KeyedMemory": "training.memory",
     "Lineage": "records",
     "LiveMark": "training.handle",
     "Parameters": "core.key",
+    "Passports": "training.passports",
     "Recheck": "marking.rechecking",
     "Ruling": "disputes",
     "Triggers": "triggers.triggers",

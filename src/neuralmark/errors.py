@@ -10,6 +10,8 @@ NeuralMarkError
 │   ├── ClaimMismatchError         the claim is of another key, or of other parameters
 │   ├── AnchorMismatchError        the anchor, or the original, is of another key or claim
 │   ├── TriggerMismatchError       triggers that do not fit the model, the key or the claim
+│   ├── PassportMismatchError      passports that were made for other layers
+│   ├── MissingNormError           no norm that a passport could take the place of
 │   ├── LiveModelError             the scheme reads a live model, and something else was given
 │   ├── ModelCodeError             code of a network that does not run, or fits another model
 │   ├── PassphraseError            no passphrase given, or the two typed differ
@@ -94,6 +96,14 @@ class AnchorMismatchError(UsageError):
 
 class TriggerMismatchError(UsageError):
     """Triggers that do not fit the model, the key or the claim."""
+
+
+class PassportMismatchError(UsageError):
+    """Passports, or a private branch, that were made for other layers."""
+
+
+class MissingNormError(UsageError):
+    """A network, or a layer of it, has no norm that a passport could take the place of."""
 
 
 class LiveModelError(UsageError):

@@ -21,7 +21,8 @@ def test_facts_are_those_of_the_classes() -> None:
         assert all(each[fact] for fact in FACTS), name
         assert each["settings"] == dict(scheme.settings)
         assert each["post_hoc"] == scheme.writes
-    assert {n for n, each in told.items() if each["reconstruction"]} == {"feng", "votemark"}
+    rebuilt = {name for name, each in told.items() if each["reconstruction"]}
+    assert rebuilt == {"feng", "trapdoor", "votemark"}
 
 
 def test_they_are_printed_and_reconstructions_say_so() -> None:
@@ -35,10 +36,16 @@ def test_they_are_printed_and_reconstructions_say_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "setting"), [("stdm", "loss=absolute"), ("feng", "transform=haar")]
+    ("scheme", "setting"),
+    [
+        ("stdm", "loss=absolute"),
+        ("feng", "transform=haar"),
+        ("deepipr", "version=3"),
+        ("passport-aware", "side=4"),
+    ],
 )
 def test_a_key_is_made_embedded_and_verified(tmp_path: Path, scheme: str, setting: str) -> None:
-    model = saved(tmp_path / "m.safetensors", **{"conv.weight": gaussian(96, 64, 3, 3)})
+    model = saved(tmp_path / "m.safetensors", **{"conv.weight": gaussian(256, 64, 3, 3)})
     key, out = tmp_path / "k.nmkey", tmp_path / "o.safetensors"
     made = call("key", "new", key, "--scheme", scheme, "--set", setting, "--no-passphrase")
     assert made.code == 0
@@ -47,6 +54,12 @@ def test_a_key_is_made_embedded_and_verified(tmp_path: Path, scheme: str, settin
     assert call("embed", model, "--key", key, "-o", out).code == 0
     shown = call("verify", out, "--key", key, "--json").json
     assert (shown["status"], shown["matched"], shown["scheme"]) == ("verified", 256, scheme)
-    assert (shown["certified_radius"] is not None) == (scheme == "feng")
+    assert (shown["certified_radius"] is not None) == (scheme != "stdm")
     inspected = call("inspect", model, "--key", key)
     assert inspected.code == 0
+
+
+def test_a_filter_without_pools_is_told_as_such(tmp_path: Path) -> None:
+    wanted = ("--scheme", "deepipr", "--filter", "stream", "--rounds", "2", "--no-passphrase")
+    made = call("key", "new", tmp_path / "k.nmkey", *wanted)
+    assert "256 bits, 2 rounds, stream filter, side 8, version 2" in made.out

@@ -1,34 +1,45 @@
 """2,000 secrets of every scheme on weights that a network learnt: matches must be coin flips."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
-from scipy.stats import binom, chisquare
 
 from neuralmark import Key, schemes
+from neuralmark.core.key import Filter
 from neuralmark.core.readout import Known
 from neuralmark.training.activations import LayerAtTriggers
+from tests.support.coins import KEYS, chi_square, require_coins
 from tests.support.learnt import weights_of
 from tests.support.schemes import ALL
 from tests.support.triggered import LAYER, TRIGGERED, marked
 
-KEYS, BITS = 2000, 64
+BITS = 64
 SIZES = {
     "neuralmark": {"pools": 128, "rounds": 1},
     "clean": {"pools": 128, "rounds": 1},
     "greedymark": {"own": {"row": 31}},
+    "deepipr": {"own": {"side": 4}},
+    "passport-aware": {"own": {"side": 4}},
+    "trapdoor": {"own": {"side": 4}},
 }
 
 
 @pytest.fixture(scope="module")
 def weights() -> np.ndarray:
-    return weights_of("digits")["conv2.weight"][:32, :, :, :]
+    return weights_of("digits")["conv2.weight"][:BITS, :48, :, :]
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_matches_follow_the_binomial_law(name: str, weights: np.ndarray) -> None:
-    parameters = schemes.parameters(name, bits=BITS, **SIZES.get(name, {}))  # type: ignore[arg-type]
+HASHED_FILTER = [
+    (name, "stream") for name in ALL if isinstance(schemes.get(name), schemes.PassportScheme)
+]
+"""Passports that read what the hashed filter leaves: the signs depend on the bits."""
+
+
+@pytest.mark.parametrize(("name", "how"), [*((name, None) for name in ALL), *HASHED_FILTER])
+def test_matches_follow_the_binomial_law(
+    name: str, how: Filter | None, weights: np.ndarray
+) -> None:
+    sizes = SIZES.get(name, {})
+    parameters = schemes.parameters(name, bits=BITS, filter=how, **sizes)  # type: ignore[arg-type]
     scheme, flat = schemes.get(name), weights.astype(np.float64).reshape(-1)
     placement = (("conv2.weight", weights.shape),)
     counts = np.zeros(BITS + 1, np.int64)
@@ -62,28 +73,6 @@ def test_activations_of_a_learnt_network_match_by_the_same_law(name: str) -> Non
         known = Known.of(mark)
         counts[int((scheme.logits(known, pooled) * known.signs > 0).sum())] += 1
     require_coins(counts)
-
-
-def require_coins(counts: np.ndarray) -> None:
-    """Mean, variance and shape of the binomial law."""
-    bits = len(counts) - 1
-    at = np.arange(bits + 1)
-    mean = float(counts @ at) / KEYS
-    variance = float(counts @ (at - mean) ** 2) / (KEYS - 1)
-    assert abs(mean - bits / 2) < 4 * np.sqrt(bits / 4 / KEYS)
-    assert abs(variance / (bits / 4) - 1) < 4 * np.sqrt(2 / KEYS)
-    assert chi_square(counts) > 1e-4
-
-
-def chi_square(counts: np.ndarray) -> float:
-    """How likely counts as odd as these are, if every bit is a fair coin."""
-    bits = len(counts) - 1
-    expected = binom.pmf(np.arange(bits + 1), bits, 0.5) * KEYS
-    inner = np.flatnonzero(expected >= 5)
-    edges = [0, *range(int(inner[0]) + 1, int(inner[-1]) + 1), bits + 1]
-    bins = [(counts[low:high].sum(), expected[low:high].sum()) for low, high in pairwise(edges)]
-    found = chisquare([seen for seen, _ in bins], [wanted for _, wanted in bins])
-    return float(found.pvalue)
 
 
 def test_the_check_sees_coins_that_are_not_fair() -> None:

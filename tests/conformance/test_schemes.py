@@ -22,7 +22,7 @@ from neuralmark.errors import (
 )
 from neuralmark.marking.options import Mode
 from tests.support.images import LAYER, network
-from tests.support.schemes import ALL, MARKING, key_of, parameters, trained
+from tests.support.schemes import ALL, MARKING, key_of, layers, parameters, placement, trained
 
 FILTERED = [
     (name, how)
@@ -33,7 +33,7 @@ FILTERED = [
 
 
 def found(model: nn.Module | Path, key: Key) -> Verdict:
-    return neuralmark.verify(model, key, tensors=[LAYER])
+    return neuralmark.verify(model, key, tensors=layers(key.parameters.scheme))
 
 
 @pytest.mark.parametrize("name", MARKING)
@@ -59,7 +59,9 @@ def test_embeds_survives_saving_and_is_foreign_to_others(name: str, tmp_path: Pa
 
 def test_vanillamark_and_votemark_take_every_filter() -> None:
     hows = ("stream", "tiled", "private")
-    assert [(name, how) for name in ("vanillamark", "votemark") for how in hows] == FILTERED
+    both = [(name, how) for name in ("vanillamark", "votemark") for how in hows]
+    passports = [(name, "stream") for name in ("deepipr", "passport-aware", "trapdoor")]
+    assert sorted([*both, *passports]) == sorted(FILTERED)
     published = schemes.parameters("votemark", filter="tiled")
     assert (published.pools, published.rounds) == (512, 4)
     assert schemes.parameters("votemark", filter="stream").rounds == 1
@@ -85,7 +87,7 @@ def test_projection_and_post_hoc_writing(name: str, tmp_path: Path) -> None:
         tmp_path / "m.safetensors",
         key,
         tmp_path / "o.safetensors",
-        options=neuralmark.EmbedOptions(tensors=[LAYER], strength=2.0),
+        options=neuralmark.EmbedOptions(tensors=layers(name), strength=2.0),
     )
     assert made.verdict is not None
     assert made.verdict.verified
@@ -101,15 +103,15 @@ def test_what_cannot_be_written_says_so(name: str, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=name):
         neuralmark.embed(tmp_path / "m.safetensors", key, tmp_path / "o.safetensors")
     with pytest.raises(ParameterError, match=name):
-        neuralmark.imprint(network(10), key, tensors=[LAYER])
+        neuralmark.imprint(network(10), key, tensors=layers(name))
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_numpy_and_torch_read_the_same(name: str) -> None:
     key = key_of(parameters(name))
-    placement = ((LAYER, (128, 64, 3, 3)),)
-    mark = key.at(placement)
-    carriers = schemes.of(mark).carriers(mark, placement)
+    here = placement(name)
+    mark = key.at(here)
+    carriers = schemes.of(mark).carriers(mark, here)
     pooled = np.random.default_rng(0).standard_normal(carriers.pools)
     scheme = schemes.of(mark)
     ours = scheme.logits(Known.of(mark), pooled)
@@ -130,7 +132,7 @@ def test_the_loss_has_the_gradient_that_training_adds(name: str) -> None:
             model,
             optimizer,
             key,
-            options=neuralmark.AttachOptions(tensors=[LAYER], mode=mode, strength=3.0),
+            options=neuralmark.AttachOptions(tensors=layers(name), mode=mode, strength=3.0),
         )
         zero = torch.stack([0.0 * parameter.sum() for parameter in model.parameters()]).sum()
         (zero + mark.loss_term() if mode == "loss" else zero).backward()
@@ -144,22 +146,22 @@ def test_a_key_file_keeps_the_scheme(name: str, tmp_path: Path) -> None:
     key.save(tmp_path / "k.nmkey", None)
     again = Key.load(tmp_path / "k.nmkey")
     assert again.parameters == key.parameters
-    placement = ((LAYER, (128, 64, 3, 3)),)
-    assert (again.at(placement).bits == key.at(placement).bits).all()
-    assert (again.at(placement).matrix == key.at(placement).matrix).all()
+    here = placement(name)
+    assert (again.at(here).bits == key.at(here).bits).all()
+    assert (again.at(here).matrix == key.at(here).matrix).all()
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_everything_shapes_the_mark(name: str) -> None:
-    placement = ((LAYER, (128, 64, 3, 3)),)
+    here = placement(name)
     key = key_of(parameters(name))
-    bits = key.at(placement).bits
+    bits = key.at(here).bits
     others = (
-        key_of(key.parameters, 2).at(placement),
-        Key(key.parameters, b"owner=B", salt=bytes(32), secret=bytes([1]) * 32).at(placement),
-        key.at((("other.weight", (128, 64, 3, 3)),)),
-        key.at(placement, bytes(64)),
-        key.at(placement, bytes([1]) * 64),
+        key_of(key.parameters, 2).at(here),
+        Key(key.parameters, b"owner=B", salt=bytes(32), secret=bytes([1]) * 32).at(here),
+        key.at((("other.weight", here[0][1]), *here[1:])),
+        key.at(here, bytes(64)),
+        key.at(here, bytes([1]) * 64),
     )
     for other in others:
         assert 0.3 < (bits == other.bits).mean() < 0.7
@@ -170,14 +172,15 @@ def test_a_freely_chosen_key_never_verifies(name: str, tmp_path: Path) -> None:
     """Whatever the scheme, a key whose arrays were chosen may match but proves nothing."""
     model = network(10)
     chosen = parameters(name)
-    placement = ((LAYER, (128, 64, 3, 3)),)
-    mark = key_of(chosen).at(placement)
+    here = placement(name)
+    mark = key_of(chosen).at(here)
     scheme = schemes.get(name)
     if name == "neuralmark":
         raw = Key.chosen(chosen, mark.matrix)
     else:
-        carriers = scheme.carriers(mark, placement)
-        values = model.get_parameter(LAYER).detach().double().reshape(-1).numpy()
+        carriers = scheme.carriers(mark, here)
+        laid = [model.get_parameter(layer).detach().double().reshape(-1) for layer, _ in here]
+        values = torch.cat(laid).numpy()
         pooled = values[carriers.positions()].reshape(-1, carriers.pools).mean(0)
         read = scheme.logits(Known.of(mark), pooled) > 0
         positions = mark.extra.get("filter")
@@ -188,7 +191,7 @@ def test_a_freely_chosen_key_never_verifies(name: str, tmp_path: Path) -> None:
     assert loaded.kind == "raw"
     verdict = found(model, loaded)
     assert not verdict.verified
-    if name not in ("neuralmark", "votemark"):  # the noise of a raw key is another
+    if name not in ("neuralmark", "trapdoor", "votemark"):  # hashed bits; other noise
         assert (verdict.matched, verdict.status) == (160, "matches-unproven")
 
 

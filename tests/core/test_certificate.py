@@ -27,7 +27,9 @@ def test_no_smaller_change_undoes_the_verdict_and_attacks_aim_there() -> None:
     written = values + carriers.spread(change, 0, carriers.size)
     margins = solver.margins(readout.pool(written, 64))
     needed = 28
-    radius = certified_radius(margins, needed, carriers.per_pool, mark.matrix)
+    radius = certified_radius(
+        margins, needed, carriers.per_pool, largest_singular_value(mark.matrix)
+    )
 
     # The strongest attack by someone who knows the key: push f bits over at the least cost.
     to_flip = np.argsort(margins)[: 32 - needed + 1]
@@ -46,14 +48,13 @@ def test_no_smaller_change_undoes_the_verdict_and_attacks_aim_there() -> None:
 
 
 def test_nothing_is_certified_below_the_boundary() -> None:
-    matrix = np.ones((4, 4), np.float32)
-    assert certified_radius(np.array([1.0, -1.0, 1.0, -1.0]), 3, 2, matrix) == 0
+    assert certified_radius(np.array([1.0, -1.0, 1.0, -1.0]), 3, 2, 1.0) == 0
 
 
 def radius_of(margins: list[float], needed: int) -> float:
     """With σ_max(K) = 1/2 and four carriers per pool, a unit of margin is worth 4."""
     matrix = np.diag([0.5, 0.25, 0.25, 0.25]).astype(np.float32)
-    return certified_radius(np.array(margins), needed, 4, matrix)
+    return certified_radius(np.array(margins), needed, 4, largest_singular_value(matrix))
 
 
 def test_the_radius_is_the_cheapest_way_to_lose_enough_bits() -> None:

@@ -33,7 +33,10 @@ def methods(kind: type) -> Iterator[tuple[str, Any]]:
     """The public methods of a class; those that it inherits from one of ours too."""
     for name in dir(kind):
         value = getattr(kind, name)
-        if not name.startswith("_") and (inspect.isfunction(value) or inspect.ismethod(value)):
+        ours = getattr(value, "__module__", None) or ""
+        if name.startswith("_") or not ours.startswith("neuralmark"):
+            continue  # torch explains what a module inherits from it
+        if inspect.isfunction(value) or inspect.ismethod(value):
             yield f"{kind.__name__}.{name}", value
 
 

@@ -12,7 +12,7 @@ from neuralmark import Key, Verdict
 from neuralmark.checkpoints import TensorInfo, open_checkpoint
 from neuralmark.core.bound import bound_log2, boundary
 from neuralmark.core.carriers import Carriers
-from neuralmark.core.certificate import certified_radius
+from neuralmark.core.certificate import certified_radius, largest_singular_value
 from neuralmark.core.key import Float
 from neuralmark.marking.attempts import attempts_for
 from neuralmark.marking.judging import (
@@ -97,7 +97,9 @@ def test_a_radius_is_certified_for_what_is_verified_only(
     finding, margins = found[2], margins_with(NEEDED + 3)
     verdict = judged(found, margins)
     per_pool = finding.reading.carriers.per_pool
-    radius = certified_radius(margins, NEEDED, per_pool, finding.mark.matrix)
+    radius = certified_radius(
+        margins, NEEDED, per_pool, largest_singular_value(finding.mark.matrix)
+    )
     assert verdict.certified_radius == radius > 0
     assert verdict.certified_radius_relative == pytest.approx(radius / finding.reading.norm)
     below = judged(found, margins_with(NEEDED - 1))

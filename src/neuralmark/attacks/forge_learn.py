@@ -1,13 +1,13 @@
 """Learning a secret for a mark of one's own, the weights untouched.
 
-Against VanillaMark, VoteMark, ST-DM and Feng's scheme this succeeds as it should: any bits, any
-model, because whoever verifies must take the matrix he is shown. NeuralMark's bits are the hash of
-the matrix, so every step of learning throws them again. A key that is derived from a secret leaves
-nothing to learn.
+Against VanillaMark, VoteMark, ST-DM, Feng's scheme and passports this succeeds as it should: any
+bits, any model, because whoever verifies must take the matrix he is shown. NeuralMark's bits are
+the hash of the matrix, and trapdoor normalisation's that of the passports, so every step of
+learning throws them again. A key that is derived from a secret leaves nothing to learn.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +16,11 @@ from neuralmark import schemes
 from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene, option
 from neuralmark.attacks.tools.forging import AGAINST, Facing, Ground, best_drawn, ground_of, summary
 from neuralmark.core.key import NONE, PRIVATE, Float, Mark, Terms, watermark
+from neuralmark.core.readout import Known
 from neuralmark.keys.key import Key
+
+_PACE = 0.1
+"""Of a step, in deviations of the secret."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class ForgeLearn(Attack):
     """Choose bits, then fit the matrix by gradient descent."""
 
     summary: ClassVar[str] = "learn a secret matrix for freely chosen bits"
-    expects: ClassVar[str] = "a matrix of free choice: reaches 100 %; NeuralMark: stays near 50 %"
+    expects: ClassVar[str] = "a secret of free choice: 100 %; where bits are its hash: near 50 %"
     kind: ClassVar[AttackKind] = KEY
     dial: ClassVar[str] = "steps"
 
@@ -68,6 +72,9 @@ class ForgeLearn(Attack):
             return Key.chosen(parameters, start.matrix, bits=bits), 0
         aimed = Mark(parameters, start.matrix, bits, start.extra)
         pooled = ground.pooled(scheme.carriers(aimed, ground.placement))
+        if len(start.matrix) != len(pooled):  # passports: the secret is no projection of the pools
+            matrix, steps = _by_loss(scheme, aimed, pooled, self.steps)
+            return Key.chosen(parameters, matrix, bits=bits), steps
         margin = min(self.margin, scheme.widest(parameters) / 4)
         begun = _in_reach(start.matrix, pooled, margin, scheme.widest(parameters))
         largest = min(4.0, scheme.widest(parameters) / 2)
@@ -80,6 +87,27 @@ class ForgeLearn(Attack):
         elif parameters.filter != NONE:
             bits = watermark(matrix, b"")  # a hashed filter makes the bits follow the matrix
         return Key.chosen(parameters, matrix, bits=bits, positions=positions), steps
+
+
+def _by_loss(
+    scheme: schemes.Scheme, aimed: Mark, pooled: Float, steps: int
+) -> tuple[np.ndarray, int]:
+    """Gradient descent on the scheme's own loss until every bit matches."""
+    import torch
+
+    given = torch.from_numpy(pooled).float()
+    known = Known.of(aimed, given)
+    learnt = known.matrix.clone().requires_grad_()
+    optimizer = torch.optim.Adam([learnt], _PACE * float(learnt.detach().std()))
+    for step in range(steps):
+        tried = replace(known, matrix=learnt)
+        with torch.no_grad():
+            if (scheme.logits(tried, given) * known.signs > 0).all():
+                return learnt.detach().numpy(), step
+        optimizer.zero_grad()
+        scheme.loss(tried, given).backward()
+        optimizer.step()
+    return learnt.detach().numpy(), steps
 
 
 def _in_reach(matrix: np.ndarray, pooled: Float, margin: float, widest: float) -> np.ndarray:

@@ -234,8 +234,10 @@ def _in_words(parameters: "Parameters") -> str:
     words = [f"{parameters.bits} bits"]
     if parameters.rounds:
         plural = "s" * (parameters.rounds != 1)
-        words += [f"{parameters.pools} pools", f"{parameters.rounds} round{plural}"]
-        words += [f"{parameters.filter} filter", f"{parameters.pooling} pooling"]
+        pooled = parameters.pools > 0  # passports read every weight by itself
+        words += [f"{parameters.pools} pools"] * pooled
+        words += [f"{parameters.rounds} round{plural}", f"{parameters.filter} filter"]
+        words += [f"{parameters.pooling} pooling"] * pooled
     return ", ".join(words + [f"{name} {value}" for name, value in parameters.own])
 
 

@@ -15,18 +15,16 @@ def largest_singular_value(matrix: npt.NDArray[np.float32]) -> float:
     return math.sqrt(max(float(np.linalg.eigvalsh(gram)[-1]), 0.0))
 
 
-def certified_radius(
-    margins: Float, boundary: int, per_pool: int, matrix: npt.NDArray[np.float32]
-) -> float:
+def certified_radius(margins: Float, boundary: int, per_pool: int, steepest: float) -> float:
     """No change of the marked weights of smaller norm brings the matches below the boundary.
 
     An attacker must flip f = M - t + 1 matching bits; the cheapest f margins bound the change of
-    the logits, σ_max(K) the change of the pools, √P that of the weights. It holds even against
-    someone who knows the key.
+    the logits, `steepest` (σ_max of the read-out) the change of the pools, √P that of the
+    weights. It holds even against someone who knows the key.
     """
     matching = np.sort(margins[margins > 0])
     to_flip = len(matching) - boundary + 1
     if to_flip <= 0:
         return 0.0
     cheapest = float(np.linalg.norm(matching[:to_flip]))
-    return math.sqrt(per_pool) * cheapest / largest_singular_value(matrix)
+    return math.sqrt(per_pool) * cheapest / steepest

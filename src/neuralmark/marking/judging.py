@@ -109,10 +109,13 @@ def judge(
     reading, attempt = finding.reading, finding.attempt
     carriers = reading.carriers
     radius = relative = None
-    linear = schemes.of(finding.mark).linear
+    scheme = schemes.of(finding.mark)
+    linear = scheme.linear
     if status == VERIFIED and linear and not attempt.by_rows:  # rows: of the levelled weights
         assert needed is not None
-        radius = certified_radius(finding.margins, needed, carriers.per_pool, finding.mark.matrix)
+        radius = certified_radius(
+            finding.margins, needed, carriers.per_pool, scheme.steepest(finding.mark)
+        )
         relative = radius / reading.norm if np.isfinite(reading.norm) and reading.norm else None
     scaled = finding.margins / ((reading.sigma_z if linear else 0.0) or 1.0)
     return Verdict(

@@ -14,12 +14,14 @@ from typing import Any
 from neuralmark.core.key import Filter, Mark, Parameters
 from neuralmark.errors import LiveModelError, UnknownSchemeError
 from neuralmark.registry import Registry
+from neuralmark.schemes._passports import PassportScheme
 from neuralmark.schemes._triggered import TriggerScheme, live_needed
 from neuralmark.schemes.contract import Arrays, Facts, Scheme
 
 __all__ = [
     "Arrays",
     "Facts",
+    "PassportScheme",
     "Scheme",
     "TriggerScheme",
     "get",

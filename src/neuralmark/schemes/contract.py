@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
+from neuralmark.core.certificate import largest_singular_value
 from neuralmark.core.imprint import LeastChange
 from neuralmark.core.key import (
     FILTERS,
@@ -87,7 +88,7 @@ class Scheme(ABC):
     @property
     def name(self) -> str:
         """The name under which it is found: that of its file."""
-        return type(self).__module__.rpartition(".")[2]
+        return type(self).__module__.rpartition(".")[2].replace("_", "-")
 
     @property
     def written_by(self) -> str:
@@ -288,6 +289,22 @@ class Scheme(ABC):
             (160,)
         """
         return readout.logits(pooled, known.matrix)
+
+    def steepest(self, mark: Mark) -> float:
+        """By how much the logits move at most when the means move by 1, for linear schemes.
+
+        Args:
+            mark: A key at one placement.
+
+        Returns:
+            The largest singular value of the read-out.
+
+        Examples:
+            >>> mark = key.at((("layer1.weight", (128, 128)),))
+            >>> 20 < neuralmark.schemes.get("neuralmark").steepest(mark) < 40
+            True
+        """
+        return largest_singular_value(mark.matrix)
 
     # Writing.
 

@@ -71,7 +71,7 @@ def attach(
     if mode != "loss":
         adopt(site.sources, inner, mode)
     live = LiveMark(site, settings)
-    pools, bits = site.mark.matrix.shape
+    pools, bits = site.carriers.pools, len(site.mark.bits)
     if scheme.name != "neuralmark" and scheme.writes and bits >= 2 * (pools - 1):
         raise InfeasibleError(
             f"{site.placement[0][0]!r} gives {scheme.name} {pools} pools, too few for {bits} bits:"

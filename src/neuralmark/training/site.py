@@ -75,7 +75,7 @@ class Site:
         in σz, the same speed and the same change of the weights for every number of rounds.
         """
         parameters = self.mark.parameters
-        if parameters.filter != STREAM:
+        if parameters.filter != STREAM or not parameters.pools:
             return 1.0
         return math.sqrt(2.0 ** max(PUBLISHED_ROUNDS - parameters.rounds, 0))
 
