@@ -145,7 +145,7 @@ def suspect(make: Any, state: Any, noise: float, seed: int) -> nn.Module:
     with torch.no_grad():
         for value in model.parameters():
             if value.ndim > 1:
-                value += noise * value.std() * torch.randn(value.shape, generator=rng)
+                value.add_(noise * value.std() * torch.randn(value.shape, generator=rng))
     options = LaunchOptions(seed=seed)
     rebuilt: Any = launch(Restructure("all", 8), model.eval(), options=options).model
     found: nn.Module = rebuilt.eval()
