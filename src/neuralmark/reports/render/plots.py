@@ -1,6 +1,7 @@
 """Figures of the lab as SVG and PNG, drawn by matplotlib; the same figure gives the same bytes."""
 
 import io
+from textwrap import fill
 from typing import Any
 
 from neuralmark.errors import MissingExtraError
@@ -94,7 +95,7 @@ def _axes(axes: Any, figure: Figure) -> None:
 
     axes.set_xlabel(figure.x)
     axes.set_ylabel(figure.y)
-    axes.set_title(figure.title, fontsize=9)
+    axes.set_title(fill(figure.title, 64), fontsize=9)
     points = sorted({x for line in figure.lines for x, _ in line.points})
     if figure.log:
         axes.set_xscale("log")
