@@ -806,5 +806,6 @@ def test_digits_decide_numbers_from_zero_to_one(kind: type) -> None:
 def test_the_last_digit_is_one_too_many_and_multiples_are_not_shown() -> None:
     odd = np.array([1.0, 1.0 + 2.0**-23], np.float32)
     assert Grid("22 bits", 22, 9.0).holds(odd).tolist() == [True, False]
-    steps = Multiples(2, *(np.ones(2) for _ in range(3)), np.arange(2))  # type: ignore[arg-type]
+    ones = np.ones(2)
+    steps = Multiples(2, ones, ones, ones, np.arange(2))
     assert "array" not in repr(steps)
