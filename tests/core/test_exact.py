@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neuralmark.core.exact import Aim, ExactChange
-from neuralmark.core.imprint import lacking, settle, strength_for
+from neuralmark.core.imprint import LeastChange, lacking, settle, strength_for
 from neuralmark.core.key import Float, Mark, Parameters
 from neuralmark.errors import InfeasibleError
 
@@ -149,4 +149,5 @@ def test_effort_is_one_where_none_is_given() -> None:
     change = plain.change(POOLED, goal(0.5))
     assert plain.cost(POOLED, 0.5) == pytest.approx(float(np.linalg.norm(change)))
     assert plain.steady
+    assert not LeastChange.steady
     assert "array" not in repr(Plain(BASIS, MARK.signs, 1.0))

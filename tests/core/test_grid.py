@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuralmark.checkpoints.readers.dtypes import rounded
-from neuralmark.core.grid import Grid, Multiples
+from neuralmark.core.grid import Grid, Multiples, _own_noise
 from neuralmark.core.grid_finding import find_grid
 from neuralmark.core.key import Float
 from neuralmark.core.steps import find_steps
@@ -762,3 +762,50 @@ def test_scales_of_some_rows_only_are_none() -> None:
     seen = np.random.default_rng(0).integers(0, 1000, 128)
     values[seen] = quantised(values[seen].reshape(-1), 4, 256).reshape(-1, 256)
     assert find_steps(values.astype(np.float32).reshape(-1), 256, 23, 0.0) is None
+
+
+def test_a_shift_that_ends_just_below_the_bottom_uses_all_the_room() -> None:
+    values = np.linspace(0.8, 1.2, 1000).astype(np.float32)
+    grid = Grid("float32", 23, 2.0, zeros_stay=True, bottom=0.5)
+    for sign in (1, -1):
+        shift = sign * (0.4999 - values.astype(np.float64))
+        new = sign * grid.moved(sign * values, shift, np.full(1000, 0.9))
+        assert ((new >= 0.5) & (new < 0.505)).all()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3, 0.99])
+def test_what_ends_at_the_bottom_is_never_below_it(noise: float) -> None:
+    values = np.random.default_rng(0).uniform(0.3, 1.9, 4000).astype(np.float32)
+    fine = Grid("float32", 23, 2.0, zeros_stay=True, bottom=float(np.float32(0.1)))
+    shift = float(np.float32(0.1)) - values.astype(np.float64)
+    assert (fine.moved(values, shift, np.full(4000, noise)) >= np.float32(0.1)).all()
+    coarse = Grid("bfloat16", 7, 2.0, zeros_stay=True, bottom=0.25)
+    new = coarse.moved(np.full(10, 0.5, np.float32), np.full(10, -0.25), np.full(10, noise))
+    assert new.tolist() == [0.25] * 10
+
+
+def test_one_shift_for_all_and_float64_beyond_the_top() -> None:
+    values, rng = np.random.default_rng(0).uniform(0.1, 0.9, 2000), np.random.default_rng(1)
+    grid, noise = Grid("float64", 52, 1.0), rng.random(2000)
+    one = grid.moved(values, np.float64(0.05), noise)
+    np.testing.assert_array_equal(one, grid.moved(values, np.full(2000, 0.05), noise))
+    far = grid.moved(values, np.full(2000, 0.5), noise)
+    assert (far <= 1.0).all()
+    assert len(np.unique(far)) > 1900
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_digits_decide_numbers_from_zero_to_one(kind: type) -> None:
+    drawn = _own_noise(np.random.default_rng(0).standard_normal(20_000).astype(kind))
+    assert drawn.min() >= 0
+    assert drawn.max() < 1
+    counts, _ = np.histogram(drawn, 10, (0, 1))
+    assert (np.abs(counts - 2000) < 250).all()
+
+
+def test_the_last_digit_is_one_too_many_and_multiples_are_not_shown() -> None:
+    odd = np.array([1.0, 1.0 + 2.0**-23], np.float32)
+    assert Grid("22 bits", 22, 9.0).holds(odd).tolist() == [True, False]
+    ones = np.ones(2)
+    steps = Multiples(2, ones, ones, ones, np.arange(2))
+    assert "array" not in repr(steps)

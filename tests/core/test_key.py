@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neuralmark.core.encoding import enc
 from neuralmark.core.key import (
     Filter,
     Parameters,
@@ -21,6 +22,7 @@ from neuralmark.core.key import (
     commitment,
     derive,
     fingerprint,
+    hashed_bits,
     native_matrix,
     watermark,
 )
@@ -304,3 +306,23 @@ def test_what_is_bound_may_be_64_kib_long() -> None:
 def test_a_transcript_without_a_secret_is_its_beginning() -> None:
     terms = Terms(Parameters(), PLACEMENT, b"content")
     assert terms.transcript(b"domain", b"secret") == terms.transcript(b"domain") + b"secret"
+
+
+def test_triggers_are_told_only_where_there_are_some() -> None:
+    placement = (("a.weight", (4, 5)),)
+    plain = Terms(Parameters(8, 16), placement, b"content", b"a" * 64)
+    bound = Terms(Parameters(8, 16), placement, b"content", b"a" * 64, b"t" * 64)
+    before, after = plain.transcript(b"domain", b"secret"), bound.transcript(b"domain", b"secret")
+    assert after == before.removesuffix(b"secret") + enc(b"t" * 64) + b"secret"
+
+
+@pytest.mark.parametrize("bits", [1, 7, 8, 9, 13, 64])
+def test_hashed_bits_are_the_first_of_the_stream(bits: int) -> None:
+    stream = hashlib.shake_256(b"seed").digest(9)
+    expected = [(stream[i // 8] >> (7 - i % 8)) & 1 for i in range(bits)]
+    assert hashed_bits(b"seed", bits).tolist() == expected
+
+
+def test_a_setting_that_a_scheme_does_not_have_is_refused() -> None:
+    with pytest.raises(ParameterError, match="neuralmark has no setting 'votes'"):
+        Parameters(8, 16).setting("votes")

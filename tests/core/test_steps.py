@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from neuralmark.checkpoints.readers.dtypes import rounded
 from neuralmark.core.grid_finding import find_grid
 from neuralmark.core.steps import find_steps
 
@@ -197,3 +198,15 @@ def test_a_few_zeros_more_than_twice_the_ones_are_chance(more: int, stay: bool) 
     grid = find_grid(scaled(codes), 64, 23)
     assert grid.multiples is not None
     assert grid.zeros_stay == stay
+
+
+def test_products_that_were_cut_off_are_not_those_of_one_rounding() -> None:
+    """To 7 bits, towards zero: no scale gives them by rounding to the nearest."""
+    exact = (drawn(127, 65_536) * np.float32(0.0123456)).astype(np.float32)
+    nearest = find_steps(rounded(exact.astype(np.float64), "BF16").astype(np.float32), 256, 7, 0.0)
+    assert nearest is not None
+    assert not nearest.unclear
+    cut = (exact.view(np.int32) & -(1 << 16)).view(np.float32)
+    found = find_steps(cut, 256, 7, 0.0)
+    assert found is not None
+    assert found.unclear
