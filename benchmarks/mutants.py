@@ -16,7 +16,7 @@ import random
 import sys
 import time
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks._common import ROOT, Report, parser, scratch
 from benchmarks._mutant_runs import SOURCE, prepare, tried, watched
+from benchmarks._mutant_server import Collected
 from benchmarks._mutations import Mutation, mutations
 
 TESTS = {
@@ -34,50 +35,46 @@ TESTS = {
 """What is run on a package."""
 EXPLAINED = ROOT / "benchmarks" / "mutants.toml"
 KEPT = ROOT / ".mutants"
+_NEAR = 4
+"""Lines at which a kill counts half."""
 
 
 @dataclass
 class Coverage:
-    """Which tests run which lines; those that killed before come first."""
+    """Which tests run which lines; those that killed changes nearby come first."""
 
     lines: dict[str, dict[str, list[str]]]
     seconds: dict[str, float]
-    killers: dict[str, Counter[str]] = field(default_factory=dict)
+    kills: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
-    def count(self, module: str, killer: str) -> None:
+    def count(self, module: str, line: int, killer: str) -> None:
         """Remember what killed a mutant of a module."""
         if killer in self.seconds:
-            self.killers.setdefault(module, Counter())[killer] += 1
+            self.kills.setdefault(module, []).append((line, killer))
 
-    def reaching(self, mutation: Mutation, budget: float) -> list[list[str]]:
-        """Tests that run the change: those of the likeliest file, then the rest.
+    def reaching(self, mutation: Mutation, budget: float) -> list[str]:
+        """Tests that run the change, as many as take so many seconds, but one at least.
 
-        The likeliest killers and the quickest, as many of each as take so many seconds.
+        First those that have the best prospect of killing it in a second: they, or others of their
+        file, killed changes nearby, or they are quick.
         """
         table = self.lines.get(mutation.module, {})
-        known = self.killers.get(mutation.module, Counter[str]())
         lines = map(str, mutation.lines) if mutation.lines else iter(table)
         found = {test for line in lines for test in table.get(line, ())}
-        files = Counter({_file(test): 0 for test in found})
-        for test, kills in known.items():
-            files[_file(test)] += kills * (_file(test) in files)
-        stem = Path(mutation.module).stem
-        likely = max(files, key=lambda file: (files[file], stem in file, file), default="")
-        by_kills = sorted(found, key=lambda test: (-known[test], self.seconds[test], test))
-        by_time = sorted(found, key=lambda test: (self.seconds[test], test))
-        stages: list[list[str]] = []
-        for wanted in (True, False):
-            ways = [
-                [t for t in way if (_file(t) == likely) == wanted] for way in (by_kills, by_time)
-            ]
-            chosen = {test for way in ways for test in self._within(way, budget)}
-            stages += [[test for test in ways[0] if test in chosen]] if chosen else []
-        return stages
+        tests, files = defaultdict[str, float](float), defaultdict[str, float](float)
+        for line, killer in self.kills.get(mutation.module, ()):
+            near = 1.0 / (1.0 + abs(line - mutation.line) / _NEAR)
+            tests[killer] += near
+            files[_file(killer)] += near
+        stem, total = Path(mutation.module).stem, max(sum(files.values()), 1.0)
 
-    def _within(self, tests: list[str], budget: float) -> list[str]:
-        """As many as take so many seconds, but one at least."""
-        spent = accumulate(self.seconds[test] for test in tests)
-        return [t for t, total in zip(tests, spent, strict=True) if total <= budget] or tests[:1]
+        def prospect(test: str) -> float:
+            of_file = files[_file(test)] / total + (stem in _file(test))
+            return (tests[test] + 0.1 * of_file + 0.02) / (self.seconds[test] + 0.05)
+
+        order = sorted(found, key=lambda test: (-prospect(test), test))
+        spent = accumulate(self.seconds[test] for test in order)
+        return [t for t, total in zip(order, spent, strict=True) if total <= budget] or order[:1]
 
 
 def _file(test: str) -> str:
@@ -95,12 +92,16 @@ def changes(package: str, only: Sequence[str]) -> list[Mutation]:
     return [mutation for some in made for mutation in some]
 
 
-def tests_of(package: str, folder: Path) -> Coverage:
+def tests_of(package: str, folder: Path, only: Sequence[str]) -> Coverage:
     """What each test file reaches; watched anew where it, or the package, changed."""
     source = _digest(*(SOURCE / package).glob("*.py"))
     files = [
         str(f.relative_to(ROOT)) for part in TESTS[package] for f in (ROOT / part).rglob("*.py")
     ]
+    unknown = set(only) - set(files)
+    if unknown:
+        raise SystemExit(f"{', '.join(sorted(unknown))}: not among the tests of {package}")
+    files = [name for name in files if not only or name in only]
     digests = {name: source + _digest(ROOT / name) for name in sorted(files)}
     kept = KEPT / f"{package}-tests.json"
     known = json.loads(kept.read_text()) if kept.exists() else {}
@@ -115,7 +116,7 @@ def tests_of(package: str, folder: Path) -> Coverage:
             for test in tests:
                 reached = known[_file(test)]["lines"].setdefault(module, {})
                 reached.setdefault(str(line), []).append(test)
-    kept.write_text(json.dumps({name: known[name] for name in digests}))
+    kept.write_text(json.dumps(known))
     return _merged([known[name] for name in digests])
 
 
@@ -152,29 +153,51 @@ def run(
     chosen: Sequence[Mutation], tests: Coverage, folder: Path, budget: float
 ) -> Iterator[dict[str, Any]]:
     """Try one after the other."""
-    for mutation in chosen:
-        stages = tests.reaching(mutation, budget)
-        start, killer, path = time.monotonic(), "", SOURCE / mutation.module
-        for names in stages:
-            limit = 20 + 3 * sum(tests.seconds[name] for name in names)
-            killer = killer or tried(path, mutation.apply(path.read_bytes()), names, folder, limit)
-        tests.count(mutation.module, killer)
-        yield {
-            "name": mutation.name,
-            "line": mutation.line,
-            "killer": killer,
-            "tests": sum(map(len, stages)),
-            "seconds": round(time.monotonic() - start, 2),
-        }
+    if not chosen:
+        return
+    with Collected(sorted({_file(test) for test in tests.seconds}), folder) as collected:
+        for mutation in chosen:
+            names, start = tests.reaching(mutation, budget), time.monotonic()
+            killer = _killer(mutation, names, tests, collected, folder)
+            tests.count(mutation.module, mutation.line, killer)
+            yield {
+                "name": mutation.name,
+                "line": mutation.line,
+                "killer": killer,
+                "tests": len(names),
+                "seconds": round(time.monotonic() - start, 2),
+            }
+
+
+def _killer(
+    mutation: Mutation, names: list[str], tests: Coverage, collected: Collected, folder: Path
+) -> str:
+    """What kills a change: the code of a function is exchanged, what runs at import loaded anew."""
+    path = SOURCE / mutation.module
+    text = mutation.apply(path.read_bytes())
+    limit = 20 + 3 * sum(tests.seconds[name] for name in names)
+    if not names:
+        return ""
+    if mutation.lines:
+        killer = collected.tried(path, text, sorted(mutation.lines), names, limit)
+        if killer is not None:
+            return killer
+    likely = _file(names[0])
+    first = [name for name in names if _file(name) == likely]
+    rest = [name for name in names if _file(name) != likely]
+    return tried(path, text, first, folder, limit) or (
+        tried(path, text, rest, folder, limit) if rest else ""
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser(__doc__)
     options.add_argument("package", choices=sorted(TESTS))
     options.add_argument("--module", action="append", default=[], help="only this one, core/key.py")
+    options.add_argument("--tests", action="append", default=[], help="only this file of tests")
     options.add_argument("--sample", type=int, help="so many, drawn by the seed")
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--budget", type=float, default=15.0, help="seconds of tests a stage")
+    options.add_argument("--budget", type=float, default=15.0, help="seconds of tests for each")
     options.add_argument("--again", action="store_true", help="try the survivors again")
     options.add_argument("--fresh", action="store_true", help="forget earlier results")
     given = options.parse_args(arguments)
@@ -190,9 +213,9 @@ def main(arguments: list[str] | None = None) -> int:
     left = [m for m in order if m.name not in known or m.name in again - set(why)]
     prepare()
     with scratch() as folder, kept.open("a") as out:
-        tests = tests_of(given.package, folder) if left else Coverage({}, {})
+        tests = tests_of(given.package, folder, given.tests) if left else Coverage({}, {})
         for row in known.values():
-            tests.count(row["name"].partition(" | ")[0], row["killer"])
+            tests.count(row["name"].partition(" | ")[0], row["line"], row["killer"])
         for row in run(left, tests, folder, given.budget):
             known[row["name"]] = row
             print(json.dumps(row), file=out, flush=True)

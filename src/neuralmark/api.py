@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neuralmark import schemes
-from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.heads import heads_of
 from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import (
-    LiveModelError,
     ParameterError,
     TooFewCarriersError,
     UnknownTensorError,
@@ -172,7 +170,8 @@ def recheck(
     key: Key,
     *,
     claim: Claim | str | Path | dict[str, Any] | None = None,
-    anchor: Anchor | str | Path | None = None,
+    options: VerifyOptions | None = None,
+    triggers: Triggers | str | Path | None = None,
     progress: Progress | None = None,
 ) -> Recheck:
     """Verify a model again in the way a verdict (or its file) records, and compare.
@@ -186,8 +185,10 @@ def recheck(
         model: The model now: a path, a live module or a state dict.
         key: The key that the verdict is about.
         claim: The claim that the verdict followed, to have its digest compared too.
-        anchor: The anchor of the mark, where weights were put back in order; sought beside the
-            claim's file.
+        options: The anchor of the mark, where weights were put back in order (it is sought beside
+            the claim's file), and how much is done to align; see `VerifyOptions`. Digests are taken
+            as the verdict has them.
+        triggers: For schemes that read activations: the triggers, or the path of their file.
         progress: Called with what is being done, bytes done, bytes in all.
 
     Returns:
@@ -197,7 +198,8 @@ def recheck(
         ParameterError: If the verdict or the key is none.
         RecordError: If the file holds no verdict.
         CheckpointError: If the model cannot be opened.
-        LiveModelError: If the key's scheme reads activations.
+        LiveModelError: If the key's scheme reads activations, and the model is no live module.
+        TriggerMismatchError: If the triggers do not fit, or are missing.
 
     Examples:
         >>> verdict = neuralmark.verify("marked.safetensors", key)
@@ -210,17 +212,15 @@ def recheck(
         raise ParameterError(f"expected a Verdict, not {type(verdict).__name__}: use Verdict.load")
     if not isinstance(key, Key):
         raise ParameterError(f"expected a Key, not {type(key).__name__}: use Key.load(FILE)")
-    if _reads_activations(key):
-        raise LiveModelError(
-            f"{key.parameters.scheme} is read from a live model at its triggers, and recheck takes"
-            " none: verify it again with them, and compare the two verdicts"
-        )
     followed = Claim.given(claim)
     if key.fingerprint != verdict.fingerprint:
         return rechecking.not_this_key(verdict, key)
     way = Way(followed) if followed else rechecking.way_of(verdict, key)
-    options = VerifyOptions(anchor, full_digest=verdict.sha256 is not None)
-    how = HowRead(options, progress, beside=False, claim_file=_file(claim))
+    if not followed and _reads_activations(key):
+        way = Way(tensors=[name for name, _ in verdict.placement])
+    wanted = options_of(VerifyOptions, options)
+    wanted = replace(wanted, full_digest=verdict.sha256 is not None)
+    how = HowRead(wanted, progress, beside=False, claim_file=_file(claim), triggers=triggers)
     try:
         again = _verified(model, key, way, how)
     except (TooFewCarriersError, UnknownTensorError, UnsuitableTensorError) as error:

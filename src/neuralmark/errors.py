@@ -13,6 +13,7 @@ NeuralMarkError
 │   ├── PassportMismatchError      passports that were made for other layers
 │   ├── MissingNormError           no norm that a passport could take the place of
 │   ├── LiveModelError             the scheme reads a live model, and something else was given
+│   ├── ModelCodeError             code of a network that does not run, or fits another model
 │   ├── PassphraseError            no passphrase given, or the two typed differ
 │   ├── OutputError                the output cannot or must not be written
 │   ├── CheckFailedError           no candidate passed the owner's own check
@@ -107,6 +108,10 @@ class MissingNormError(UsageError):
 
 class LiveModelError(UsageError):
     """The key's scheme reads the activations of a live model, and something else was given."""
+
+
+class ModelCodeError(UsageError):
+    """The code of a network cannot be run, or does not fit the checkpoint."""
 
 
 class PassphraseError(UsageError):

@@ -20,6 +20,7 @@ from neuralmark.attacks.engine.subject import subject_of  # noqa: E402
 from neuralmark.attacks.restructure import COUNTS, HOW, SHARES, Manner, Restructure  # noqa: E402
 from neuralmark.structures import structure_of  # noqa: E402
 from tests.support import architectures as models  # noqa: E402
+from tests.support.traced import Residual  # noqa: E402
 
 
 def _cifar() -> Any:
@@ -65,6 +66,12 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
         models.images,
         "second.weight",
         IMAGES,
+    ),
+    "traced": (
+        lambda: models.lived_in(Residual(width=24)),
+        models.images,
+        "blocks.1.down.weight",
+        "permute rescale flip split duplicate equalise all",
     ),
     "gpt2": (
         models.gpt2,
@@ -291,8 +298,8 @@ def test_a_resnet_with_something_more_is_refused() -> None:
         launch(Restructure(), table)
 
 
-def test_a_branch_is_refused_with_its_place() -> None:
-    with pytest.raises(UnknownFamilyError, match="branch"):
+def test_a_network_without_hidden_channels_is_refused() -> None:
+    with pytest.raises(UnknownFamilyError, match="no channel of Branched can be moved"):
         launch(Restructure(), models.Branched())
 
 
@@ -353,9 +360,10 @@ def test_tracing_tells_activations_apart() -> None:
     body = (nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Dropout(), nn.Linear(8, 8), nn.ReLU())
     model = nn.Sequential(*body, nn.Linear(8, 4)).eval()
     found = structure_of(subject_of(model).weights, model)
-    assert [group.activation for group in found.groups] == ["other", "linear", "relu"]
+    moving = [group.activation for group in found.groups if group.movable]
+    assert moving == ["other", "linear", "relu"]
     late = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Linear(8, 4)).eval()
-    (group,) = structure_of(subject_of(late).weights, late).groups
+    group, _ = structure_of(subject_of(late).weights, late).groups
     assert group.producers[0].norm is not None
     assert not group.producers[0].norm.direct
     by_names = structure_of(subject_of(late).weights).groups[0].producers[0].norm

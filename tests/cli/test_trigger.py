@@ -51,4 +51,77 @@ def test_bad_input_is_named(place: Path) -> None:
 def test_verifying_a_file_says_what_to_give(place: Path) -> None:
     save_file({"fc.weight": np.ones((64, 64), np.float32)}, place / "m.safetensors")
     said = call("verify", place / "m.safetensors", "--key", place / "k.nmkey")
-    assert "live model" in said.failed(2, "LiveModelError")
+    message = said.failed(2, "LiveModelError")
+    assert "live model" in message
+    assert "--code FILE.py:NAME, and --triggers" in message
+
+
+CODE = """
+from tests.support.triggered import perceptron
+from torch import nn
+
+def wide():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 200))
+
+def broken():
+    raise OSError("no")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    pytest.importorskip("torch")
+    from safetensors.torch import save_file as save_tensors
+
+    from tests.support.triggered import marked
+
+    made = marked("deepsigns")
+    save_tensors(made.state, tmp_path / "m.safetensors")
+    made.key.save(tmp_path / "k.nmkey", None)
+    made.triggers.save(tmp_path / "t.triggers", made.key)
+    made.claim.save(tmp_path / "c.json")
+    (tmp_path / "net.py").write_text(CODE)
+    return tmp_path
+
+
+def test_a_file_and_the_code_of_its_network_are_a_live_model(network: Path) -> None:
+    file, code = network / "m.safetensors", f"{network / 'net.py'}:perceptron"
+    known = ("--key", network / "k.nmkey", "--claim", network / "c.json", "--code", code)
+    words = ("verify", file, *known, "--triggers", network / "t.triggers")
+    found = call(*words, "--json")
+    assert found.code == 0, found.err
+    assert found.json["status"] == "verified"
+    (network / "v.json").write_text(found.out)
+    again = ("recheck", network / "v.json", file, *known, "--triggers", network / "t.triggers")
+    assert call(*again).code == 0
+    assert "--triggers" in call("verify", file, *known).failed(2, "TriggerMismatchError")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("net.py:wide", "1.weight"),
+        ("net.py:broken", "OSError: no"),
+        ("net.py:number", "could be called"),
+        ("net.py:nobody", "nothing named 'nobody'"),
+        ("other.py:wide", "is not there"),
+        ("net.py", "FILE.py:NAME"),
+        ("no.such.module:wide", "cannot be imported"),
+        ("math:floor", "without arguments"),
+        ("builtins:list", "gives a list"),
+    ],
+)
+def test_code_that_does_not_fit_is_named(
+    network: Path, code: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(network)
+    words = ("verify", "m.safetensors", "--key", "k.nmkey", "--triggers", "t.triggers")
+    assert said in call(*words, "--code", code).failed(2, "ModelCodeError")
+
+
+def test_code_that_does_not_run_is_named(network: Path) -> None:
+    (network / "bad.py").write_text("this is no code")
+    words = ("verify", network / "m.safetensors", "--key", network / "k.nmkey", "--code")
+    assert "SyntaxError" in call(*words, f"{network / 'bad.py'}:net").failed(2, "ModelCodeError")

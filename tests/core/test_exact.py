@@ -91,3 +91,62 @@ def test_steady_steps_do_not_run_away() -> None:
     shift = settle(POOLED, lacking(one, 20.0), coarse, steady=True)
     assert one.margins(coarse(shift)).min() >= 20.0 * (1 - 1e-6)
     assert np.abs(one.margins(coarse(shift)) - 20.0).max() < 4.0
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Aim):
+    """Every number at a place of its own; NaN: where it is."""
+
+    places: Float
+
+    def margins(self, numbers: Float) -> Float:
+        return numbers * self.signs
+
+    def targets(self, numbers: Float, goal: float) -> Float:
+        return np.where(np.isnan(self.places), numbers, self.places)
+
+
+def given(places: list[float], basis: Float = BASIS) -> ExactChange:
+    return ExactChange(MARK, Given(basis, MARK.signs, np.inf, np.array(places)))
+
+
+def test_numbers_that_are_there_already_do_not_keep_the_others() -> None:
+    there = POOLED @ BASIS
+    change = given([np.nan, 2.0, np.nan, -3.0, 4.0, 5.0]).change(POOLED, 1.0)
+    expected = [there[0], 2.0, there[2], -3.0, 4.0, 5.0]
+    np.testing.assert_allclose((POOLED + change) @ BASIS, expected, atol=1e-12)
+    assert not given([np.nan] * 6).change(POOLED, 1.0).any()
+
+
+def test_as_many_numbers_as_pools_that_move_are_met() -> None:
+    effort = np.full(20, np.inf)
+    effort[:6] = 1.0
+    change = solver(effort).change(POOLED, 3.0)
+    assert not change[6:].any()
+    np.testing.assert_allclose((POOLED + change) @ BASIS, 3.0 * MARK.signs)
+
+
+def test_a_small_number_beside_a_huge_one_is_met_as_well_as_can_be() -> None:
+    near = float((POOLED @ BASIS)[1]) + 1e-9
+    change = given([1e9, near, 0.0, 0.0, 0.0, 0.0]).change(POOLED, 1.0)
+    assert (change @ BASIS)[0] == pytest.approx(1e9)
+
+
+def test_numbers_that_move_together_cannot_go_apart() -> None:
+    """The solver finds no fault in such a basis: its answer just does not fit."""
+    basis = np.zeros((20, 6))
+    basis[:4, 0] = BASIS[:4, 0]
+    basis[:4, 1] = basis[:4, 0] * 1.1
+    basis[range(4, 8), range(2, 6)] = 1.0
+    gram = basis.T @ basis
+    assert np.isfinite(np.linalg.solve(gram, np.ones(6))).all()
+    with pytest.raises(InfeasibleError, match="cannot move"):
+        given([1.0, -1.0, 1.0, 1.0, 1.0, 1.0], basis).change(np.zeros(20), 1.0)
+
+
+def test_effort_is_one_where_none_is_given() -> None:
+    plain = ExactChange(MARK, Plain(BASIS, MARK.signs, np.inf))
+    change = plain.change(POOLED, goal(0.5))
+    assert plain.cost(POOLED, 0.5) == pytest.approx(float(np.linalg.norm(change)))
+    assert plain.steady
+    assert "array" not in repr(Plain(BASIS, MARK.signs, 1.0))

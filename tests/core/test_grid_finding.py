@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from neuralmark.checkpoints.readers.dtypes import rounded
 from neuralmark.core.grid import Grid
 from neuralmark.core.grid_finding import find_grid
 from neuralmark.core.steps import find_steps
@@ -198,3 +199,25 @@ def test_the_scale_of_a_tensor_explains_all_its_pieces() -> None:
     (step,) = found.multiples.steps.tolist()
     again = Grid("bfloat16", 7, 9.0).nearest(np.asarray(codes * step, np.float64))
     assert np.mean(again == values) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mantissa", "least"),
+    [("F16", 10, 2.0**-24), ("F8_E4M3", 3, 2.0**-9), ("F8_E5M2", 2, 2.0**-16)],
+)
+def test_a_format_has_its_smallest_step_also_where_no_value_is_near_zero(
+    dtype: str, mantissa: int, least: float
+) -> None:
+    rng = np.random.default_rng(11)
+    wide = rng.choice([-1.0, 1.0], 20_000) * rng.uniform(0.1, 0.9, 20_000)
+    grid = find_grid(rounded(wide, dtype).astype(np.float32), 100, 23)
+    assert (grid.mantissa, grid.least, grid.multiples) == (mantissa, least, None)
+
+
+def test_a_list_of_values_of_both_signs_is_refused() -> None:
+    """A negative value one digit from a positive one is as far from it as any other."""
+    listed = np.sort(np.abs(normal(16, seed=12)))
+    listed[1::2] = -np.nextafter(listed[::2], np.float32(1))
+    values = listed[np.random.default_rng(13).integers(0, 16, 4000)]
+    with pytest.raises(UnsuitableTensorError, match="short list"):
+        find_grid(values, 50, 23)

@@ -25,6 +25,36 @@ def test_the_low_rank_part_is_that_of_the_svd(rows: int, columns: int) -> None:
     np.testing.assert_allclose(right @ right.T, np.eye(3), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "rank", "exact"),
+    [
+        (512, 600, 20, True),
+        (600, 512, 20, True),
+        (513, 600, 20, False),
+        (600, 620, 300, True),
+        (600, 620, 299, False),
+    ],
+)
+def test_small_matrices_and_high_ranks_are_decomposed_exactly(
+    rows: int, columns: int, rank: int, exact: bool
+) -> None:
+    """Of noise, a few passes find the largest directions only nearly."""
+    noise = np.random.default_rng(5).standard_normal((rows, columns))
+    left, right = low_rank(noise, rank)
+    sizes = np.linalg.svd(noise, compute_uv=False)[:rank]
+    found = np.linalg.norm(left, axis=0)
+    assert bool(np.allclose(found, sizes, rtol=1e-10)) == exact
+    np.testing.assert_allclose(found, sizes, rtol=0.1)
+    np.testing.assert_allclose(right @ right.T, np.eye(rank), atol=1e-10)
+
+
+def test_a_zero_among_others_is_a_number_like_any() -> None:
+    matrix = np.outer([1.0, 0.0, 3.0], [1.0, -1.0])
+    left, right = low_rank(matrix, 1)
+    np.testing.assert_allclose(left @ right, matrix, atol=1e-12)
+    assert update_of(np.array([2.0]), 1).size == 2
+
+
 def test_nothing_has_no_low_rank_part() -> None:
     left, right = low_rank(np.zeros((8, 9), np.float32), 4)
     assert left.shape == (8, 0)

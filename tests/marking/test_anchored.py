@@ -27,20 +27,28 @@ def restored(suspect: dict[str, np.ndarray], original: dict[str, np.ndarray]) ->
     return restore(TableWeights(suspect), anchor)
 
 
+@pytest.mark.parametrize("size", [1.0, 0.001])
+@pytest.mark.parametrize("piece", [1 << 20, 1000])
 @pytest.mark.parametrize("lost", [(), ("two.weight",)])
-def test_pools_are_those_of_the_weights_as_read(lost: tuple[str, ...]) -> None:
-    original = model(0)
-    suspect = {n: v + np.float32(0.001) for n, v in original.items() if n not in lost}
+def test_pools_are_those_of_the_weights_as_read(
+    lost: tuple[str, ...], piece: int, size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neuralmark.marking.anchored._PIECE", piece)
+    original = {name: value * np.float32(size) for name, value in model(0).items()}
+    suspect = {n: v + np.float32(0.001 * size) for n, v in original.items() if n not in lost}
     restoration = restored(suspect, original)
     mark = Key.new(QUICK).at(PLACEMENT, b"a" * 64)
     carriers = require_carriers(mark, PLACEMENT)
     reading = read_restored(restoration, carriers)
     flat = restored_weights(restoration)
     chosen = flat[carriers.positions(0, carriers.size)]
-    np.testing.assert_allclose(reading.pooled, readout.pool(chosen, carriers.pools), atol=1e-9)
+    np.testing.assert_allclose(
+        reading.pooled, readout.pool(chosen, carriers.pools), atol=1e-9 * size
+    )
     inner = chosen.reshape(-1, carriers.pools)
     spread = np.sqrt(((inner - inner.mean(0)) ** 2).sum() / (carriers.size - carriers.pools))
     assert reading.within == pytest.approx(spread, rel=1e-5)
+    assert reading.norm == pytest.approx(float(np.linalg.norm(flat)), rel=1e-3)
 
 
 def test_what_was_not_touched_is_read_as_it_is() -> None:

@@ -27,7 +27,14 @@ from neuralmark.marking.anchoring import HEADS_UNKNOWN
 from neuralmark.records import ClaimedAnchor
 from tests.support import architectures
 from tests.support.checks import content_of
-from tests.support.models import QUICK, gaussian_model, plain_key, sharded_model
+from tests.support.models import (
+    QUICK,
+    gaussian,
+    gaussian_model,
+    plain_key,
+    saved,
+    sharded_model,
+)
 
 
 @pytest.fixture
@@ -316,6 +323,22 @@ def test_an_anchor_of_another_mark_does_not_hide_this_one(
     assert claim.anchor is None
 
 
+def test_a_lost_claim_of_named_tensors_is_made_again_of_their_names(
+    secret: Key, tmp_path: Path
+) -> None:
+    tensors = {f"l{i}.weight": gaussian(128, 128, seed=i) for i in range(3)}
+    model = saved(tmp_path / "m.safetensors", **tensors)
+    out, names = tmp_path / "out.safetensors", ["l0.weight", "l2.weight"]
+    embed(model, secret, out, EmbedOptions(tensors=names, anchor=False))
+    claim = neuralmark.Claim.load(f"{out}.claim.json")
+    Path(f"{out}.claim.json").unlink()
+    assert rebuild_claim(out, secret)[1] is None
+    verdict, again = rebuild_claim(out, secret, tensors=names)
+    assert verdict.verified
+    assert again is not None
+    assert again.placement == claim.placement
+
+
 def test_a_claim_beside_is_rebuilt_as_it_is(marked: Path, secret: Key) -> None:
     claim = neuralmark.Claim.load(f"{marked}.claim.json")
     Path(f"{marked}.anchor").unlink()
@@ -393,3 +416,25 @@ def test_two_parties_with_anchored_marks(marked: Path, secret: Key, tmp_path: Pa
         neuralmark.Claimant("Bandit", thief, stolen),
     ]
     assert neuralmark.arbitrate(parties).owner == "Acme"
+
+
+@pytest.mark.parametrize(
+    ("alike", "taken", "warned"),
+    [(0.19, False, True), (0.2, True, True), (0.89, True, True), (0.9, True, False)],
+)
+def test_an_earlier_anchor_is_taken_from_a_likeness_of_a_fifth_on(
+    marked: Path,
+    secret: Key,
+    alike: float,
+    taken: bool,
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("neuralmark.marking.anchoring._likeness", lambda *_: alike)
+    options = EmbedOptions(anchor=f"{marked}.anchor")
+    if not taken:
+        with pytest.raises(AnchorMismatchError, match="another model"):
+            embed(marked, secret, options=options)
+        return
+    told = embed(marked, secret, options=options).warnings
+    assert any("not much like the anchor" in each for each in told) == warned

@@ -133,3 +133,11 @@ def test_a_claim_has_to_be_of_the_key(tmp_path: Path) -> None:
     ):
         with pytest.raises(ClaimMismatchError):
             attempts_for(known, key, wrong, None)
+
+
+def test_a_search_without_room_says_how_much_is_needed() -> None:
+    key = Key.new(replace(QUICK, rounds=3))
+    known = headers(("a.weight", (10, 20)), ("b.bias", (30,)))
+    known += headers(("n", (1,)), dtype="I64")
+    with pytest.raises(TooFewCarriersError, match=r"2,560 weights at least; 2 of 3 tensors"):
+        searched(known, key)

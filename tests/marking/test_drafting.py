@@ -1,18 +1,22 @@
 """How strong a mark is made: what the owner asks for, and what a budget buys."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from neuralmark import Key, embed, schemes
+from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.imprint import LeastChange, strength_for
 from neuralmark.core.key import Mark, Parameters, Terms, derive
 from neuralmark.errors import InfeasibleError, ParameterError
-from neuralmark.marking.drafting import Draft, _within_budget, choose_strength
+from neuralmark.marking.drafting import Draft, _within_budget, choose_strength, draft, plan
 from neuralmark.marking.options import check_effort
 from neuralmark.marking.reading import Reading
+from tests.support.models import QUICK, gaussian_model
 
 
 @pytest.mark.parametrize(
@@ -116,3 +120,31 @@ def test_without_a_budget_strength_one_is_never_undercut() -> None:
 def test_a_budget_that_rounding_alone_takes_is_infeasible() -> None:
     with pytest.raises(InfeasibleError, match="budget"):
         within(Coarse(5.0, reading(100.0), 20.0), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "words"), [("clean", "writes no mark"), ("deepsigns", "train it in")]
+)
+def test_schemes_that_write_nothing_into_a_file_are_refused(
+    tmp_path: Path, scheme: str, words: str
+) -> None:
+    path = gaussian_model(tmp_path / "m.safetensors")
+    key = Key.new(schemes.parameters(scheme))
+    for refused in (lambda: plan(open_checkpoint(path), key), lambda: embed(path, key)):
+        with pytest.raises(ParameterError, match=words):
+            refused()
+
+
+def test_a_draft_takes_a_strength_or_a_budget(tmp_path: Path) -> None:
+    path = gaussian_model(tmp_path / "m.safetensors")
+    planned = plan(open_checkpoint(path), Key.new(QUICK))
+    with pytest.raises(ParameterError, match="not both"):
+        draft(planned, strength=1.0, budget=1.0)
+    assert draft(planned, strength=1.5).strength == 1.5
+
+
+def test_a_plan_refuses_lengths_that_cannot_be_written_and_hides_its_noise(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(gaussian_model(tmp_path / "m.safetensors"))
+    with pytest.raises(InfeasibleError):
+        plan(checkpoint, Key.new(Parameters(64, 32)))
+    assert "noise" not in repr(plan(checkpoint, Key.new(QUICK)))

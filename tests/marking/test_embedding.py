@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,15 @@ import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.checkpoints.readers.dtypes import FLOATS
 from neuralmark.errors import (
+    CheckpointError,
     InfeasibleError,
     OutputError,
     ParameterError,
     TooFewCarriersError,
     UnsuitableTensorError,
 )
+from neuralmark.marking.embedding import few_carriers
+from neuralmark.storage import journal
 from tests.support.dtypes import TORCH
 from tests.support.models import SMALL, gaussian, saved
 
@@ -55,6 +59,8 @@ def test_every_float_type_is_marked_and_nothing_else_changes(tmp_path: Path, dty
 def test_the_change_is_reported_and_is_what_the_file_shows(tmp_path: Path) -> None:
     source, out = saved(tmp_path / "m.safetensors"), tmp_path / "o.safetensors"
     result = neuralmark.embed(source, Key.new(SMALL), out)
+    assert result.verdict is not None
+    assert result.verdict.checkpoint_digest.files is None
     before, after = load_file(source)["layer.weight"], load_file(out)["layer.weight"]
     change = after.astype(np.float64) - before
     assert result.change_relative == pytest.approx(
@@ -351,3 +357,74 @@ def test_a_mark_in_one_named_tensor_needs_no_claim(tmp_path: Path) -> None:
         path, key, options=neuralmark.EmbedOptions(tensors=list(tensors), anchor=False)
     ).warnings
     assert "only with the claim" in told
+    for named in (["l0.weight"], None):
+        unbound = neuralmark.EmbedOptions(tensors=named, anchor=False)
+        assert neuralmark.embed(path, key, options=unbound).warnings == ()
+
+
+@pytest.mark.parametrize(("per_pool", "warned"), [(7, True), (8, False)])
+def test_eight_carriers_per_pool_are_enough(per_pool: int, warned: bool) -> None:
+    mark = Key.new(SMALL).at((("a.weight", (512, 600)),))
+    warnings = few_carriers(mark, SimpleNamespace(per_pool=per_pool))  # type: ignore[arg-type]
+    assert bool(warnings) == warned
+
+
+def test_nothing_can_be_recovered_where_nothing_is(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no such file"):
+        neuralmark.recover(tmp_path / "absent.safetensors")
+
+
+def test_nobody_else_marks_a_model_in_place_meanwhile(tmp_path: Path) -> None:
+    path, key = saved(tmp_path / "m.safetensors"), Key.new(SMALL)
+    seen: list[str] = []
+
+    def check(candidate: Path) -> bool:
+        try:
+            with journal.exclusive(path):
+                seen.append("free")
+        except OutputError:
+            seen.append("taken")
+        return True
+
+    options = neuralmark.EmbedOptions(check=check)
+    neuralmark.embed(path, key, tmp_path / "o.safetensors", options)
+    assert set(seen) == {"free"}
+    seen.clear()
+    neuralmark.embed(path, key, options=options, in_place=True)
+    assert set(seen) == {"taken"}
+
+
+def test_a_mark_that_is_there_already_changes_nothing(tmp_path: Path) -> None:
+    path, key = saved(tmp_path / "m.safetensors"), Key.new(SMALL)
+    strong = neuralmark.EmbedOptions(strength=2.0, anchor=False)
+    neuralmark.embed(path, key, tmp_path / "o.safetensors", strong)
+    weak = neuralmark.EmbedOptions(strength=0.5, anchor=False)
+    again = neuralmark.embed(tmp_path / "o.safetensors", key, tmp_path / "a.safetensors", weak)
+    assert (again.change_relative, again.change_largest) == (0, 0)
+    before, after = (load_file(tmp_path / f"{name}.safetensors") for name in "oa")
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_one_tensor_of_an_adapter_among_others_is_noted(tmp_path: Path) -> None:
+    tensors = {"a.lora_A.weight": gaussian(128, 160), "b.weight": gaussian(128, 160, seed=1)}
+    path, key = saved(tmp_path / "m.safetensors", **tensors), Key.new(Parameters(160, 320))
+    for names, noted in ((list(tensors), True), (["b.weight"], False)):
+        options = neuralmark.EmbedOptions(tensors=names)
+        told = neuralmark.embed(path, key, options=options).warnings
+        assert any("LoRA adapter" in each for each in told) == noted
+
+
+def test_multiples_stay_multiples_beyond_the_first_piece_that_is_read(tmp_path: Path) -> None:
+    """Rows of int8 scales, in more than two megabytes."""
+    rng = np.random.default_rng(0)
+    codes = np.clip(np.rint(40 * rng.standard_normal((1100, 600))), -127, 127)
+    codes[:, 0] = 127
+    scales = rng.uniform(1e-3, 2e-3, (1100, 1)).astype(np.float32)
+    path = saved(tmp_path / "m.safetensors", **{"l.weight": (codes * scales).astype(np.float32)})
+    result = neuralmark.embed(path, Key.new(SMALL), tmp_path / "o.safetensors")
+    assert result.verdict is not None
+    assert result.verdict.matched == 256
+    new = load_file(tmp_path / "o.safetensors")["l.weight"]
+    multiples = new / scales
+    assert np.abs(multiples - np.rint(multiples)).max() < 1e-4
+    assert (new[900:] != (codes * scales)[900:].astype(np.float32)).any()

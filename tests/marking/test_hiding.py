@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,11 +12,14 @@ from safetensors.torch import load_file, save_file
 
 import neuralmark
 from neuralmark import Key
+from neuralmark.core.carriers import Carriers
+from neuralmark.core.grid import Grid
 from neuralmark.core.update import auc, low_rank
 from neuralmark.errors import InfeasibleError, ParameterError, UnsuitableTensorError
 from neuralmark.marking import hiding
-from neuralmark.marking.reading import require_carriers
+from neuralmark.marking.reading import Reading, require_carriers
 from neuralmark.marking.spanning import SpanSolver
+from neuralmark.marking.surveying import MarkedPart, Sample, Survey
 from tests.support.commands import call
 
 SIDE, LAYERS = 512, 8
@@ -352,3 +355,54 @@ def test_a_span_without_directions_is_too_small() -> None:
     with pytest.raises(InfeasibleError, match="span is too small"):
         SpanSolver(half_spaces, np.zeros((16, 16))).cost(pooled, 1.0)
     assert not SpanSolver(half_spaces, np.eye(16)).change(pooled, -1e6).any()  # nothing is missing
+
+
+def sampled(part: int, residual: Any, carrier: Any, movable: Any = True) -> Sample:
+    count = len(residual)
+    values = np.random.default_rng(part).standard_normal(count).astype(np.float32)
+    return Sample(
+        part,
+        values,
+        np.asarray(residual, np.float64),
+        np.arange(count),
+        np.asarray(carrier, np.int64),
+        np.broadcast_to(movable, count).copy(),
+    )
+
+
+def seen_in(samples: tuple[Sample, ...], shifts: Any, reach: tuple[float, ...]) -> float | None:
+    grid = Grid("float32", 23, 100.0)
+    parts = [MarkedPart(cast("Any", None), 0, grid, each) for each in reach]
+    carriers = Carriers.everything(8, 4)
+    reading = Reading(carriers, np.zeros(4), 1.0, 1.0, {})
+    found = Survey(reading, tuple(parts), np.ones(4), np.ones(4), samples)
+    return hiding.exposed(found, np.asarray(shifts, np.float64), 1)
+
+
+def test_exposure_is_how_well_residuals_of_moved_weights_stand_out() -> None:
+    """Against a plain computation: carriers 0 to 7 move by their pool's shift times the reach."""
+    rng = np.random.default_rng(0)
+    shifts = np.array([0.5, -1.0, 0.25, 2.0])
+    first = sampled(0, rng.standard_normal(40), np.arange(40) - 20)
+    free = rng.random(40) < 0.5
+    second = sampled(1, rng.standard_normal(40), rng.integers(-1, 10, 40), free)
+    moved, still = [], []
+    for sample, reach in ((first, 0.5), (second, 2.0)):
+        ours = sample.movable & (sample.carrier >= 0) & (sample.carrier < 8)
+        change = np.where(ours, reach * shifts[sample.carrier % 4], 0.0)
+        score = np.abs(sample.residual + change) / reach
+        moved.append(score[ours])
+        still.append(score[~ours])
+    plain = auc(np.concatenate(moved), np.concatenate(still))
+    assert seen_in((first, second), shifts, (0.5, 2.0)) == pytest.approx(max(plain, 1 - plain))
+
+
+def test_exposure_counts_both_ways_and_needs_weights_of_both_kinds() -> None:
+    shifts = [1.0, 1.0, 1.0, 1.0]
+    inwards = sampled(0, [-1.0, -1.0, 3.0, 3.0], [0, 1, -1, -1])
+    assert seen_in((inwards,), shifts, (1.0,)) == 1
+    nothing = sampled(1, [0.5, 0.5], [-1, -1])
+    assert seen_in((inwards, nothing), shifts, (1.0, 1.0)) is not None
+    assert seen_in((nothing,), shifts, (1.0, 1.0)) is None
+    assert seen_in((sampled(0, [1.0, 2.0], [0, 1]),), shifts, (1.0,)) is None
+    assert seen_in((), shifts, ()) is None

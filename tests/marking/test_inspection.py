@@ -12,9 +12,10 @@ from safetensors.numpy import save_file
 import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.checkpoints import open_checkpoint
-from neuralmark.marking.inspection import unit_cost
+from neuralmark.errors import ParameterError
+from neuralmark.marking.inspection import _advice, unit_cost
 from neuralmark.marking.reading import FileSuspect
-from neuralmark.marking.verification import examine, verify
+from neuralmark.marking.verification import WHOLE_UP_TO, examine, verify
 from tests.support.models import QUICK, gaussian
 
 
@@ -102,12 +103,82 @@ def test_grids_and_what_is_not_finite_are_told_of_chosen_tensors(path: Path) -> 
     assert all(row.grid is None for row in headers.rows)
 
 
-def test_whole_files_are_digested_on_request_only(path: Path) -> None:
+def test_whole_files_are_digested_on_request_or_if_they_are_small(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = Key.new(QUICK)
     suspect = FileSuspect(open_checkpoint(path), "m")
     assert examine(suspect, key, tensors=["a.weight"]).checkpoint_digest.files is None
     assert verify(path, key, tensors=["a.weight"]).checkpoint_digest.files is None
-    whole = verify(
-        path, key, tensors=["a.weight"], options=neuralmark.VerifyOptions(full_digest=True)
-    ).checkpoint_digest
-    assert list(whole.files or {}) == [path.name]
+    assert WHOLE_UP_TO == 64 * 1024 * 1024
+    with pytest.raises(ParameterError, match="expected a Key, not str"):
+        examine(suspect, "mine.nmkey")  # type: ignore[arg-type]
+    for full, most, listed in (
+        *((True, 1, [path.name]), (False, 1 << 30, [])),
+        *((None, path.stat().st_size, [path.name]), (None, path.stat().st_size - 1, [])),
+    ):
+        monkeypatch.setattr("neuralmark.marking.verification.WHOLE_UP_TO", most)
+        options = neuralmark.VerifyOptions(full_digest=full)
+        whole = verify(path, key, tensors=["a.weight"], options=options).checkpoint_digest
+        assert list(whole.files or {}) == listed
+
+
+@pytest.mark.parametrize(("size", "costs"), [(638, False), (640, True), (1200, True)])
+def test_one_carrier_per_pool_has_a_cost(tmp_path: Path, size: int, costs: bool) -> None:
+    save_file({"a.weight": gaussian(2, size // 2)}, tmp_path / "m.safetensors")
+    (row,) = neuralmark.inspect(
+        tmp_path / "m.safetensors", options=neuralmark.InspectOptions(parameters=QUICK)
+    ).rows
+    assert row.weights_per_pool == size / 2 / 320
+    assert (row.cost_percent is not None) == costs
+
+
+def test_how_far_fine_tuning_moved_is_told_with_and_without_a_key(tmp_path: Path) -> None:
+    base = {"a.weight": gaussian(128, 128), "b.weight": gaussian(96, 128, seed=1)}
+    tuned = {name: value + gaussian(*value.shape, seed=9) / 10 for name, value in base.items()}
+    save_file(base, tmp_path / "base.safetensors")
+    save_file(tuned, tmp_path / "m.safetensors")
+    change, whole = (
+        math.sqrt(sum(float(np.square(table[name], dtype=np.float64).sum()) for name in base))
+        for table in ({n: tuned[n] - base[n] for n in base}, tuned)
+    )
+    for key in (Key.new(QUICK), None):
+        options = neuralmark.InspectOptions(parameters=QUICK, base=tmp_path / "base.safetensors")
+        found = neuralmark.inspect(tmp_path / "m.safetensors", key, options).base
+        assert found is not None
+        assert found.moved == pytest.approx(change / whole, rel=1e-5)
+        assert found.unmoved == 0
+        assert [strength for strength, _ in found.exposures] == [0.5, 1.0, 2.0, 4.0]
+
+
+def test_a_cost_is_that_of_a_unit_over_the_root_of_the_weights(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neuralmark.marking.inspection.unit_cost", lambda *_: 3.0)
+    options = neuralmark.InspectOptions(parameters=QUICK, weights=False)
+    found = neuralmark.inspect(path, options=options)
+    assert found.rows[0].cost_percent == 300 / 128
+    assert found.auto_cost_percent == pytest.approx(300 / math.sqrt(2 * 128 * 128 + 96 * 128))
+
+
+def test_where_nothing_can_be_chosen_nothing_is_carried(tmp_path: Path) -> None:
+    save_file({"a.bias": gaussian(100)}, tmp_path / "m.safetensors")
+    found = neuralmark.inspect(tmp_path / "m.safetensors")
+    assert found.auto == ()
+    assert (found.auto_carriers, found.auto_weights_per_pool) == (0, 0)
+    assert found.auto_cost_percent is None
+
+
+def test_with_a_key_carriers_are_whole_pools(tmp_path: Path) -> None:
+    save_file({"a.weight": gaussian(30, 40)}, tmp_path / "m.safetensors")
+    (row,) = neuralmark.inspect(tmp_path / "m.safetensors", Key.new(QUICK)).rows
+    assert (row.weights_per_pool, row.carriers) == (1.0, 320)
+
+
+def test_the_largest_strength_that_hides_is_advised() -> None:
+    seen = {0.5: 0.5, 1.0: 0.55, 2.0: 0.6, 4.0: 0.7}
+    assert "up to about strength 2:" in _advice(seen, 0.1)
+    shown = {0.5: 0.5, 1.0: 0.61, 2.0: 0.7, 4.0: 0.8}
+    assert "merged adapter" in _advice(shown, 0.51)
+    assert "too little" in _advice(shown, 0.5)
+    assert "strength 1:" in _advice({**shown, 1.0: 0.6}, 0.9)

@@ -2,21 +2,32 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from neuralmark import Key, Verdict
-from neuralmark.checkpoints import open_checkpoint
+from neuralmark.checkpoints import TensorInfo, open_checkpoint
 from neuralmark.core.bound import bound_log2, boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.certificate import certified_radius, largest_singular_value
 from neuralmark.core.key import Float
 from neuralmark.marking.attempts import attempts_for
-from neuralmark.marking.judging import Finding, Looked, judge
+from neuralmark.marking.judging import (
+    Finding,
+    Looked,
+    held_back,
+    judge,
+    judge_aligned,
+    nothing_read,
+)
+from neuralmark.marking.placement import catalogue_of
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Reading
 from neuralmark.marking.verification import best_finding
-from neuralmark.records import Coverage
+from neuralmark.records import Coverage, Gap, Histogram
+from neuralmark.records.alignment import Alignment, TensorFate
 from tests.support.models import QUICK, embed_unbound, gaussian_model
 
 NAMES = ["layer1.weight", "layer2.weight"]
@@ -191,3 +202,119 @@ class Watched(FileSuspect):
         """As always."""
         READ.append(attempt)
         return super().read(attempt, carriers, progress)
+
+
+def test_margins_are_counted_on_their_side(found: tuple[FileSuspect, Key, Finding]) -> None:
+    verdict = judged(found, margins_with(100, zeros=10))
+    shown = verdict.margin_histogram
+    assert (sum(shown.matched), sum(shown.missed)) == (100, 60)
+
+
+def test_a_verdict_on_nothing_has_no_margins(found: tuple[FileSuspect, Key, Finding]) -> None:
+    suspect, key, _ = found
+    gaps = (Gap("other.weight", 6, "it is not there"),)
+    verdict = nothing_read(suspect, key, (("other.weight", (2, 3)),), gaps, full_digest=False)
+    assert (verdict.status, verdict.matched, verdict.trials) == ("unreadable", 0, 0)
+    assert (verdict.smallest_margin, verdict.median_margin, verdict.bound_log2) == (0, 0, 0)
+    assert verdict.margin_histogram == Histogram((0.0, 1.0), (0,), (0,))
+    assert (verdict.mapping, verdict.missing) == ("names", gaps)
+    assert verdict.checkpoint_digest.files is None
+    assert suspect.digest({}).files is None
+    assert nothing_read(suspect, key, (), (), full_digest=True).checkpoint_digest.files
+
+
+@pytest.mark.parametrize(
+    ("share", "read", "lost"),
+    [(0.0, 0, 500), (0.5, 5_000, 500), (0.96, 9_600, 400), (1.0, 10_000, 0)],
+)
+def test_what_was_put_back_in_order_was_read(share: float, read: int, lost: int) -> None:
+    """Of 10,000 marked weights, in a model of 20,000 with 500 that are quantised."""
+    infos = [TensorInfo("a", "F32", (100, 195)), TensorInfo("b.qweight", "I8", (20, 25))]
+    suspect = cast("Any", SimpleNamespace(tensors=lambda: catalogue_of(infos)))
+    looked = Looked.restored(suspect, (("w", (100, 100)),), share, 2)
+    seen = looked.coverage
+    assert looked.trials == 2
+    assert (seen.in_model, seen.looked_at, seen.wanted, seen.unreadable) == (
+        20_000,
+        read,
+        10_000,
+        lost,
+    )
+    assert bool(seen.why) == bool(lost)
+
+
+def test_no_more_is_read_than_there_is() -> None:
+    suspect = cast(
+        "Any", SimpleNamespace(tensors=lambda: catalogue_of([TensorInfo("a", "F32", (6,))]))
+    )
+    assert Looked.restored(suspect, (("w", (100,)),), 1.0, 2).coverage.looked_at == 6
+
+
+def test_every_way_is_tried_until_one_reaches_the_boundary(
+    found: tuple[FileSuspect, Key, Finding],
+) -> None:
+    suspect, key, finding = found
+    known = suspect.tensors()
+    wrong = attempts_for(known, key, None, ["layer2.weight"])
+    best, _ = best_finding(suspect, key, [*wrong, finding.attempt, *wrong])
+    assert (best.attempt, best.matched) == (finding.attempt, 160)
+    short = Key.new(replace(QUICK, bits=64, pools=128))  # too few bits to prove anything
+    ways = attempts_for(known, short, None, NAMES)
+    best, _ = best_finding(suspect, short, [*wrong, *ways])
+    rates = [best_finding(suspect, short, [way])[0].matched for way in (*wrong, *ways)]
+    assert best.matched == max(rates)
+
+
+def aligned(found: tuple[FileSuspect, Key, Finding], share: float, *shares: float) -> Verdict:
+    """A verdict on tensors of which so much was found, in all and of each."""
+    suspect, key, finding = found
+    fates = tuple(
+        TensorFate(name, "from" if each else "", 0.5, 0.9, each, ("permuted",) if each else ())
+        for name, each in zip(NAMES, shares, strict=True)
+    )
+    record = Alignment("00" * 64, 1, fates, found=share)
+    looked = Looked(2, replace(ALL_READ, unreadable=0))
+    return judge_aligned(replace(finding, margins=margins_with(160)), suspect, key, looked, record)
+
+
+def test_tensors_that_were_found_are_read_and_the_others_are_missing(
+    found: tuple[FileSuspect, Key, Finding],
+) -> None:
+    verdict = aligned(found, 0.6, 1.0, 0.0)
+    assert [(read.name, read.stored_name) for read in verdict.tensors] == [
+        ("layer1.weight", "from")
+    ]
+    assert [(gap.name, gap.weights) for gap in verdict.missing] == [("layer2.weight", 96 * 128)]
+    assert verdict.checkpoint_digest.files
+    assert verdict.certified_radius is None
+
+
+@pytest.mark.parametrize(("share", "status"), [(0.05, "verified"), (0.049, "not-verified")])
+def test_a_twentieth_of_the_weights_says_something(
+    found: tuple[FileSuspect, Key, Finding], share: float, status: str
+) -> None:
+    assert aligned(found, share, share, share).status == status
+
+
+def test_the_largest_limit_that_tensors_ask_for_is_named() -> None:
+    fates = tuple(
+        TensorFate(name, "", 0.0, 0.0, 0.0, (f"too large to align: raise align_limit to {limit}",))
+        for name, limit in (("a", 4096), ("b", 9999), ("c", 5000))
+    )
+    whole = TensorFate("d", "d", 1.0, 1.0, 1.0, ())
+    told = held_back(Alignment("00" * 64, 1, (*fates, whole), found=0.5))
+    assert "3 of 4 tensors" in told
+    assert told.endswith("to 9999")
+    assert held_back(Alignment("00" * 64, 1, (whole,), found=1.0)) == ""
+    assert "about 25 %" in held_back(Alignment("00" * 64, 1, (whole,), effort=0.25))
+
+
+@pytest.mark.parametrize("norm", [0.0, np.inf])
+def test_a_radius_is_no_share_of_a_norm_that_is_none(
+    found: tuple[FileSuspect, Key, Finding], norm: float
+) -> None:
+    suspect, key, finding = found
+    odd = replace(finding, reading=replace(finding.reading, norm=norm))
+    verdict = judged((suspect, key, odd), margins_with(160))
+    assert verdict.certified_radius is not None
+    assert verdict.certified_radius_relative is None

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from neuralmark.core.key import watermark
 from neuralmark.errors import KeyFileError, NeuralMarkError, ParameterError
@@ -27,6 +28,7 @@ def test_a_matrix_in_a_file_of_numpy(tmp_path: Path, order: Any, shape: tuple[in
     assert key.kind == "raw"
     assert key.matrix is not None
     assert np.array_equal(key.matrix, matrix)
+    assert key.content == b""
     chosen = (key.parameters.bits, key.parameters.pools, key.parameters.rounds)
     assert chosen == (shape[1], shape[0], 3)
     assert key.parameters.pooling == "contiguous"
@@ -100,3 +102,54 @@ def test_what_holds_no_key_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "text", tmp_path / "absent", tmp_path):
         with pytest.raises(NeuralMarkError):
             import_key(path, rounds=1)
+
+
+def test_rounds_have_to_be_given_and_neuralmark_has_no_settings_of_its_own(tmp_path: Path) -> None:
+    np.save(tmp_path / "k.npy", MATRIX)
+    with pytest.raises(ParameterError, match="give the rounds"):
+        import_key(tmp_path / "k.npy")
+    with pytest.raises(ParameterError, match="has no setting 'a'"):
+        import_key(tmp_path / "k.npy", rounds=1, own={"b": 1, "a": 2})
+    assert import_key(tmp_path / "k.npy", rounds=1, own={}).parameters.scheme == "neuralmark"
+
+
+def test_other_schemes_take_any_bits_and_the_pools_of_a_filter(tmp_path: Path) -> None:
+    bits = np.array([0, 1, 1, 1, 0, 1, 0, 0], np.uint8)
+    np.savez(tmp_path / "k.npz", K=MATRIX, bits=bits)
+    plain = import_key(tmp_path / "k.npz", scheme="vanillamark")
+    assert (plain.parameters.pools, plain.parameters.rounds, plain.parameters.bits) == (0, 0, 8)
+    same = import_key(tmp_path / "k.npz", scheme="vanillamark", filter="none")
+    assert same.parameters == plain.parameters
+    placement = (("a.weight", (3, 4)),)
+    assert plain.at(placement).bits.tolist() == bits.tolist()
+    filtered = import_key(tmp_path / "k.npz", scheme="vanillamark", filter="stream", rounds=2)
+    assert (filtered.parameters.pools, filtered.parameters.rounds) == (12, 2)
+    assert filtered.parameters.filter == "stream"
+
+
+def test_positions_come_with_the_matrix(tmp_path: Path) -> None:
+    chosen = np.arange(24, dtype=np.int64)[::-1].copy()
+
+    def made(positions: Any) -> Any:
+        np.savez(tmp_path / "k.npz", K=MATRIX, positions=positions)
+        return import_key(tmp_path / "k.npz", scheme="vanillamark", filter="private", rounds=1)
+
+    assert made(chosen).more["filter"].tolist() == chosen.tolist()
+    with pytest.raises(ParameterError, match="positions must be int64"):
+        made(chosen.astype(np.int32))
+
+
+def test_a_million_bits_are_too_many(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="bits has 1,048,577 bytes, over 1,048,576"):
+        imported(tmp_path / "k.npz", K=MATRIX, bits=np.zeros((1 << 20) + 1, np.uint8))
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+def test_a_matrix_of_more_than_two_megabytes_is_read_in_pieces(tmp_path: Path, ending: str) -> None:
+    matrix = np.random.default_rng(1).standard_normal((8192, 80)).astype(np.float32)
+    path = tmp_path / f"k.{ending}"
+    if ending == "npz":
+        np.savez(path, K=matrix)
+    else:
+        save_file({"K": matrix}, path)
+    assert np.array_equal(import_key(path, rounds=1).matrix, matrix)  # type: ignore[arg-type]

@@ -287,7 +287,7 @@ def test_parts_of_a_model_are_tried_as_models_of_their_own() -> None:
 
 
 def test_a_part_has_several_tensors_and_a_64th_of_the_weights() -> None:
-    large = headers("large.a", "large.b", shape=(62, 100))
+    large = headers("large.a", "large.b", shape=(63, 100))
     for side, tried in ((100, True), (98, False)):
         small = headers("small.a", "small.b", shape=(1, side))
         names = {view[0].name for view in without_prefixes([*large, *small])}
@@ -301,6 +301,8 @@ def test_a_model_is_tried_as_the_inner_part_of_a_larger_one() -> None:
     assert views == [f"{prefix}layers.0.w" for prefix in ADDED]
     inner = [view[0].name for view in with_prefixes(headers("model.layers.0.w"))]
     assert inner == [f"{prefix}model.layers.0.w" for prefix in ADDED[1:]]
+    both = [view[1].name for view in with_prefixes(headers("model.layers.0.w", "head.w"))]
+    assert both == [f"{prefix}head.w" for prefix in ADDED[1:]]
 
 
 def test_tensors_of_one_name_are_taken_by_their_wrapper() -> None:
@@ -311,3 +313,21 @@ def test_tensors_of_one_name_are_taken_by_their_wrapper() -> None:
     assert [[t.info.name for t in view] for view in views(headers("x", "module.y"))] == [
         ["x", "module.y"]
     ]
+
+
+def test_twelve_choices_among_tensors_of_one_name_and_prefixes_of_three_parts() -> None:
+    infos = [
+        TensorInfo(f"{wrapper}l{i}.weight", "F32", (8, 8))
+        for i in range(5)
+        for wrapper in ("", "module.")
+    ]
+    tried = views(catalogue_of(infos))
+    assert len(tried) == MOST_TWINS == 12
+    assert [tensor.info.name for tensor in tried[0]] == [f"l{i}.weight" for i in range(5)]
+    assert [tensor.info.name for tensor in tried[1]] == [f"module.l{i}.weight" for i in range(5)]
+    deep = [TensorInfo(f"a.b.c.d.e{i}.weight", "F32", (8, 8)) for i in range(2)]
+    parts = [view[0].name for view in without_prefixes(catalogue_of(deep))]
+    assert parts == ["b.c.d.e0.weight", "c.d.e0.weight", "d.e0.weight"]
+    numbered = [TensorInfo(f"a.{i}.{part}.weight", "F32", (8, 8)) for i in (0, 1) for part in "qk"]
+    parts = [view[0].name for view in without_prefixes(catalogue_of(numbered))]
+    assert parts == ["0.q.weight"]

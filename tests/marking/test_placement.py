@@ -369,6 +369,21 @@ def test_parameters_that_are_given_are_kept(tmp_path: Path) -> None:
     assert (fitted.bits, fitted.pools, fitted.rounds) == (256, 400, 3)
 
 
+def test_the_order_through_all_depths_is_the_same_for_ever() -> None:
+    """A mark lies where it says; in steps of the golden ratio."""
+    infos = [TensorInfo(f"l.{i}.weight", "F32", (1024, 1024)) for i in range(9)]
+    for pools, expected in ((4, "0"), (8, "05"), (12, "025"), (16, "0257"), (24, "012457")):
+        taken = chosen(infos, Parameters(2, pools))
+        assert taken == [f"l.{i}.weight" for i in expected]
+
+
+def test_a_model_that_is_too_small_is_told_how_many_weights_are_needed(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    save_file({"a.weight": np.zeros((100, 100), np.float32)}, path)
+    with pytest.raises(TooFewCarriersError, match=r"need 51,200 weights at 3 round.* have 10,000;"):
+        fitting_parameters(path, 160, 400, 3)
+
+
 def test_sixteen_carriers_a_pool_are_enough(tmp_path: Path) -> None:
     for side, pools in ((128, 512), (127, 320)):
         path = tmp_path / f"{side}.safetensors"

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Float, Mark, Parameters, Terms, derive
-from neuralmark.errors import TooFewCarriersError
+from neuralmark.errors import NonFiniteError, TooFewCarriersError
 from neuralmark.marking.placement import catalogue, placement_of
 from neuralmark.marking.reading import Attempt, Reading, digest_of, read_marked, require_carriers
 from neuralmark.records import Gap
@@ -78,6 +78,34 @@ def test_tensors_are_read_end_to_end(tmp_path: Path, dtype: torch.dtype) -> None
     assert len(steps) == sum(
         -(-array.size * dtype.itemsize // (2 << 20)) for array in values.values()
     )
+
+
+@pytest.mark.parametrize("size", [1e25, 1e-6])
+def test_squares_that_float32_cannot_hold_are_summed_all_the_same(
+    tmp_path: Path, size: float
+) -> None:
+    path = tmp_path / "m.safetensors"
+    values = {name: torch.randn(shape) * size for name, shape in SHAPES.items()}
+    save_file(values, path)
+    flat = np.concatenate([values[name].double().numpy().reshape(-1) for name in "abc"])
+    carriers = Carriers.everything(len(flat), POOLS)
+    reading = read_marked(open_checkpoint(path), attempt_at(path, "abc"), carriers)
+    assert reading.norm == pytest.approx(float(np.linalg.norm(flat)), rel=1e-5)
+    chosen = flat[carriers.positions()].reshape(-1, POOLS)
+    around = np.square(chosen - chosen.mean(axis=0)).sum() / (chosen.size - POOLS)
+    assert reading.within == pytest.approx(math.sqrt(around), rel=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e200])
+def test_what_has_no_sum_of_squares_is_named(tmp_path: Path, wrong: float) -> None:
+    path = tmp_path / "m.safetensors"
+    broken = torch.ones(50, 60, dtype=torch.float64)
+    broken[3, 4] = wrong
+    save_file({"a": torch.ones(700, 800, dtype=torch.float64), "c": broken}, path)
+    attempt = attempt_at(path, "ac")
+    carriers = Carriers.everything(sum(t.info.size for t in attempt.read_tensors()), POOLS)
+    with pytest.raises(NonFiniteError, match="'c'"):
+        read_marked(open_checkpoint(path), attempt, carriers)
 
 
 def test_some_weights_carry(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ from neuralmark import (
     verify,
 )
 from neuralmark.errors import MalformedError, ParameterError, RecordError
+from neuralmark.marking import verification
+from neuralmark.marking.rechecking import Way, compared, not_this_key, way_of
+from neuralmark.records import Gap
 from tests.support.models import QUICK, gaussian_model
 
 WHOLE = VerifyOptions(full_digest=True)
@@ -258,3 +261,51 @@ def test_a_recheck_shows_itself(marked: Path, secret: Key) -> None:
     result = recheck(verdict, marked, secret)
     assert str(result) == f"the verdict holds: {verdict}"
     assert json.loads(result.to_json()) == result.to_dict()
+
+
+def test_numbers_and_files_are_compared_where_both_are_known(marked: Path, key: Path) -> None:
+    verdict = verify(marked, Key.load(key))
+    assert verdict.certified_radius is not None
+    files = {"m.safetensors": "00"}
+
+    def holds(name: str, then: Verdict, now: Verdict) -> bool | None:
+        found: bool | None = point(compared(then, now, None), name).holds
+        return found
+
+    radius = verdict.certified_radius
+    for other, same in ((None, False), (radius * 1.1, False), (radius * (1 + 1e-9), True)):
+        changed = replace(verdict, certified_radius=other)
+        assert holds("certified radius", verdict, changed) == same
+        assert holds("certified radius", changed, verdict) == same
+        assert holds("certified radius", changed, changed)
+    digest = verdict.checkpoint_digest
+    bare = replace(verdict, checkpoint_digest=replace(digest, files=None))
+    whole = replace(verdict, checkpoint_digest=replace(digest, files=files))
+    renamed = replace(verdict, checkpoint_digest=replace(digest, files={"n": "00"}))
+    assert holds("whole files", bare, whole) is None
+    assert holds("whole files", whole, bare) is None
+    assert holds("whole files", whole, renamed)
+    again = compared(verdict, whole, None).to_dict()["again"]
+    assert again == whole.to_dict()
+    assert not_this_key(verdict, Key.new()).to_dict()["again"] is None
+
+
+def test_tensors_that_were_turned_or_missing_are_looked_for_by_a_claim(
+    marked: Path, key: Path
+) -> None:
+    mine = Key.load(key)
+    tensors = ["layer1.weight", "layer2.weight"]
+    plain = verification.verify(marked, mine, tensors=tensors, beside=False)
+    assert (plain.claim_digest, plain.mapping) == (None, "names")
+    names = [name for name, _ in plain.placement]
+    assert way_of(plain, mine) == Way(tensors=names)
+    for other in (
+        replace(plain, orientation="transposed"),
+        replace(plain, missing=(Gap("layer1.weight", 1, "gone"),)),
+        replace(plain, claim_digest="00"),
+    ):
+        way = way_of(other, mine)
+        assert way.tensors is None
+        assert way.claim is not None
+        assert way.claim.placement == plain.placement
+    assert way_of(replace(plain, mapping="search"), mine) == Way()

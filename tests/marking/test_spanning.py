@@ -31,6 +31,7 @@ def test_a_change_gives_every_bit_its_margin_and_no_more_than_needed() -> None:
     strong = pooled + solve.change(pooled, 50.0)
     assert solve.cost(strong, 0.1) == 0
     assert "array" not in repr(solve)
+    assert not solve.steady
 
 
 def test_a_span_that_lets_nothing_through_is_too_small() -> None:

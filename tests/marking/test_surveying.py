@@ -1,5 +1,6 @@
 """A first look at tensors: what they hold, and what a shift of their pools costs."""
 
+import hashlib
 import math
 from pathlib import Path
 
@@ -148,6 +149,41 @@ def test_fine_tuning_is_measured_against_the_base(tmp_path: Path) -> None:
     assert gone.grid is None
 
 
+@pytest.mark.parametrize("changed", [0.5, 1.0])
+def test_weights_at_the_bases_values_stay_where_many_do(tmp_path: Path, changed: float) -> None:
+    public = normal(128, 256)
+    moved = torch.rand(128, 256, generator=torch.Generator().manual_seed(5)) < changed
+    tuned = torch.where(moved, public + 0.1 * normal(128, 256, seed=1), public)
+    checkpoint, _ = saved(tmp_path / "b.safetensors", w=public)
+    base = Base.of(checkpoint)
+    made, known = saved(tmp_path / "m.safetensors", w=tuned)
+    carriers = Carriers.everything(128 * 256, POOLS)
+    found = survey(made, known, carriers, base=base)
+    (part,), (sample,) = found.parts, found.samples
+    assert part.update is not None
+    assert part.update.sparse == (changed < 1)
+    free = moved.reshape(-1).numpy()
+    counts = free.reshape(-1, POOLS).sum(axis=0)
+    np.testing.assert_allclose(found.sums, part.reach * counts)
+    np.testing.assert_allclose(found.squares, part.reach**2 * counts)
+    assert sample.movable.tolist() == free[sample.places].tolist()
+    difference = (tuned - public).reshape(-1).numpy()[sample.places]
+    smooth = part.update.smooth_part(sample.places)
+    np.testing.assert_allclose(sample.residual, difference - smooth, atol=1e-6)
+    assert np.abs(smooth).max() > 0
+    for piece in pieces(made, part, carriers, base):
+        if changed < 1:
+            assert piece.base is not None
+            np.testing.assert_array_equal(piece.base, public.reshape(-1)[piece.at].numpy())
+        else:
+            assert piece.base is None
+    for piece in pieces(made, part, carriers):
+        assert piece.base is None
+    data = tuned.numpy().tobytes()
+    assert found.reading.digests == {"w": hashlib.sha256(data).hexdigest()}
+    assert "array" not in repr(found).replace(repr(found.reading), "")
+
+
 def test_samples_know_which_weights_are_carriers(tmp_path: Path) -> None:
     public = {"a": normal(40, 50), "b": normal(128, 256, seed=3)}
     checkpoint, _ = saved(tmp_path / "b.safetensors", **public)
@@ -169,3 +205,7 @@ def test_samples_know_which_weights_are_carriers(tmp_path: Path) -> None:
     third = (some.places % 3 == 0) & (some.places < 1920)
     assert some.carrier.tolist() == np.where(third, some.places // 3, -1).tolist()
     assert (none.carrier == -1).all()
+    last = 2000 + int(none.places[7])
+    alone = Listed.at(np.append(np.arange(0, 1917, 3), last), carriers.total, POOLS)
+    _, one = survey(made, known, alone, base=Base.of(checkpoint)).samples
+    assert one.carrier.tolist() == [639 if i == 7 else -1 for i in range(len(one.places))]

@@ -23,6 +23,7 @@ from neuralmark.errors import (
     UnknownTensorError,
     UnsuitableTensorError,
 )
+from neuralmark.marking.rechecking import Recheck
 from neuralmark.schemes import TriggerScheme
 from neuralmark.training.activations import LayerAtTriggers
 from tests.support.learnt import accuracy, digits, fit
@@ -224,7 +225,7 @@ def test_a_file_without_model_code_says_what_to_give(name: str, tmp_path: Path) 
     path = tmp_path / "m.safetensors"
     save_file(made.model().state_dict(), path)
     for suspect in (path, made.model().state_dict()):
-        with pytest.raises(LiveModelError, match="the module and the triggers"):
+        with pytest.raises(LiveModelError, match="the live module, and triggers="):
             neuralmark.verify(suspect, made.key, claim=made.claim, triggers=made.triggers)
     with pytest.raises(ParameterError, match=name):
         neuralmark.embed(path, made.key, tmp_path / "o.safetensors")
@@ -232,11 +233,25 @@ def test_a_file_without_model_code_says_what_to_give(name: str, tmp_path: Path) 
         neuralmark.rebuild_claim(path, made.key)
 
 
-def test_a_verdict_on_activations_is_not_rechecked() -> None:
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_verdict_on_activations_is_rechecked(claimed: bool) -> None:
     made = marked("deepsigns")
-    verdict = made.read(made.model())
-    with pytest.raises(LiveModelError, match="verify it again"):
-        neuralmark.recheck(verdict, made.model(), made.key, claim=made.claim)
+    verdict, claim = made.read(made.model()), made.claim if claimed else None
+
+    def again(model: Any, triggers: Triggers | None = made.triggers) -> Recheck:
+        return neuralmark.recheck(verdict, model, made.key, claim=claim, triggers=triggers)
+
+    found = again(made.model())
+    assert found.holds, found
+    assert found.again is not None
+    assert found.again.matched == 160
+    other = again(fresh("deepsigns"))
+    assert not other.holds
+    assert "bits matched" in [point.name for point in other.broken]
+    with pytest.raises(TriggerMismatchError):
+        again(made.model(), None)
+    with pytest.raises(LiveModelError):
+        again(made.model().state_dict())
 
 
 def test_triggers_are_changed_at_every_step() -> None:

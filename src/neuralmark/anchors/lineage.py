@@ -143,7 +143,7 @@ class _Search:
         views = LocatedWeights(other, located)
         self._broken = {n for n in located if not np.isfinite(views[n]).all()}
         self._located = {n: found for n, found in located.items() if n not in self._broken}
-        self._views: Weights = LocatedWeights(other, self._located)
+        self._views = LocatedWeights(other, self._located)
 
     def _by_name(self, located: Mapping[str, Located]) -> dict[str, Located]:
         """What is like nothing as it lies is taken by its name, where the other model has that."""
@@ -183,7 +183,9 @@ class _Search:
         if not names:
             return {}
         self._tell(f"{what}putting tensors in order together", 0, len(names))
-        found = align_together(views, self._anchor, names, self._options.limit)
+        found = align_together(
+            views, self._anchor, names, self._options.limit, traced=self._views.traced()
+        )
         shapes = {name: self._anchor.entry(name).shape for name in names}
         vain: Counter[tuple[int, ...]] = Counter()
         spent = 0

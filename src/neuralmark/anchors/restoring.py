@@ -139,12 +139,12 @@ class Restoration:
         """How those that do not lie in place are put in order."""
         suspect, anchor, limit = self._suspect, self._anchor, self._options.limit
         views = LocatedWeights(suspect, self._located)
-        aligned = align(views, anchor, needy, limit, self._progress)
+        aligned = align(views, anchor, needy, limit, self._progress, views.traced())
         better = refound(suspect, anchor, self._located, aligned, limit)
         if better:
             self._located |= better
             views = LocatedWeights(suspect, self._located)
-            aligned = align(views, anchor, needy, limit, self._progress)
+            aligned = align(views, anchor, needy, limit, self._progress, views.traced())
         weak = [name for name, found in aligned.items() if found.cosine < WEAK]
         for name in weak:
             beyond = self._noise(name, aligned[name])

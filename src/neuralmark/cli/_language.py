@@ -7,6 +7,10 @@ import re
 
 _WORDS = {
     "rebuild_claim(model, key)": "'neuralmark claim MODEL --key KEY'",
+    "give neuralmark.verify the live module, and triggers=...": (
+        "'neuralmark verify' takes their network as --code FILE.py:NAME, and --triggers"
+    ),
+    "triggers=...": "--triggers",
     "overwrite=True": "--force",
     "in_place=True": "--in-place",
     "in_span=True": "--in-span",

@@ -12,6 +12,8 @@ from neuralmark.anchors.effort import ALIGN_LIMIT
 from neuralmark.errors import PassphraseError
 
 if TYPE_CHECKING:
+    import torch
+
     from neuralmark.keys.key import Key
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,6 +65,30 @@ align_limit_option = click.option(
     help="Most entries of a table of likenesses, which has an entry for each channel of the one"
     " model with each channel of the other; larger axes are not put back in order.",
 )
+
+
+def code_options(function: F) -> F:
+    """--code and --triggers, where a live model may be read."""
+    code = click.option(
+        "--code",
+        metavar="FILE.py:NAME",
+        help="Load MODEL into the network that this class or function makes, and read it live. For"
+        " schemes that read activations; aligns networks of unknown families better. The code is"
+        " run: give only your own.",
+    )
+    triggers = click.option(
+        "--triggers", type=PATH, help="Triggers, for schemes that read activations."
+    )
+    return code(triggers(function))
+
+
+def live(code: str | None, model: Path) -> "Path | torch.nn.Module":
+    """The model as it is on disk, or in the network that code makes."""
+    if code is None:
+        return model
+    from neuralmark.training.coded import built_model
+
+    return built_model(code, model)
 
 
 def json_option(function: F) -> F:

@@ -30,6 +30,7 @@ LONGEST = 60
     type=options.PATH,
     help="Anchor of the mark, or the unmarked original; default: sought beside the claim.",
 )
+@options.code_options
 @options.json_option
 @click.pass_context
 def command(
@@ -40,6 +41,8 @@ def command(
     passphrase_file: Path | None,
     claim_file: Path | None,
     anchor: Path | None,
+    code: str | None,
+    triggers: Path | None,
     as_json: bool,
 ) -> None:
     """Verify MODEL again in the way VERDICT.json records, and compare.
@@ -48,12 +51,21 @@ def command(
     the status. Exit code 0: the verdict holds; 1: it does not; 3: something cannot be read.
     """
     from neuralmark.api import recheck
+    from neuralmark.marking.options import VerifyOptions
     from neuralmark.records import Verdict
 
     known = Verdict.load(verdict)
     key = options.load_key(key_file, passphrase_file)
     with output.progress_bar() as progress:
-        result = recheck(known, model, key, claim=claim_file, anchor=anchor, progress=progress)
+        result = recheck(
+            known,
+            options.live(code, model),
+            key,
+            claim=claim_file,
+            options=VerifyOptions(anchor),
+            triggers=triggers,
+            progress=progress,
+        )
     if as_json:
         output.as_json(result.to_dict())
     else:

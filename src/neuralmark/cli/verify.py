@@ -62,6 +62,7 @@ MOST_CHANGES, MOST_NOTES = 8, 6
     help="Take the SHA-256 of the whole files, as sha256sum prints it. By default with --report,"
     " and for files of up to 64 MiB in all.",
 )
+@options.code_options
 @click.option("--owner", metavar="TEXT", help="Public label of the owner to show on the verdict.")
 @click.option(
     "--report",
@@ -87,6 +88,8 @@ def command(
     effort: float,
     align_limit: int,
     full_digest: bool | None,
+    code: str | None,
+    triggers: Path | None,
     owner: str | None,
     report: Path | None,
     public: bool,
@@ -110,11 +113,12 @@ def command(
     wanted = VerifyOptions(anchor, effort, align_limit, whole)
     with output.progress_bar() as progress:
         verdict = verify(
-            model,
+            options.live(code, model),
             key,
             claim=claim_file,
             tensors=list(tensors) or None,
             options=wanted,
+            triggers=triggers,
             progress=progress,
         ).with_owner(owner)
     if report:

@@ -75,6 +75,11 @@ class Key:
         """Refuse a key that is neither native nor raw, or beyond the caps."""
         if (self.secret is None) == (self.matrix is None):
             raise ParameterError("a key has either a secret or a matrix")
+        if not isinstance(self.parameters, Parameters):
+            raise ParameterError(
+                "parameters come from neuralmark.schemes.get(...).parameters(...), not"
+                f" {type(self.parameters).__name__}; to name the owner, give owner=..."
+            )
         schemes.get(self.parameters.scheme).check(self.parameters)
         if len(self.content) > MAX_CONTENT:
             raise ParameterError(f"content is limited to {MAX_CONTENT:,} bytes")

@@ -259,6 +259,6 @@ class TriggerScheme(Scheme):
 def live_needed(name: str) -> str:
     """What to say where a scheme that reads activations is given weights."""
     return (
-        f"{name} reads what a live model makes of its triggers, and weights alone do not tell: load"
-        " them into their module in Python, and give neuralmark.verify the module and the triggers"
+        f"{name} reads what a live model makes of its triggers, and weights alone do not tell:"
+        " give neuralmark.verify the live module, and triggers=..."
     )

@@ -52,6 +52,17 @@ def structure_from_shapes(
     return _of_a_family(book, hints) or _chain(book, hints)
 
 
+def traced_structure(weights: Weights, module: "torch.nn.Module") -> Structure | None:
+    """The map of a live module by its graph, whatever its names; None where there is none."""
+    from neuralmark.structures import tracing
+
+    shapes = {name: value.shape for name, value in weights.items()}
+    try:
+        return tracing.trace(Book.of(shapes, lambda *_: False), module)
+    except UnknownFamilyError:
+        return None
+
+
 def _of_a_family(book: Book, hints: Hints) -> Structure | None:
     for family in sorted(files_of(families.__path__)):
         module = import_module(f"{families.__name__}.{family}")
@@ -66,13 +77,13 @@ def _chain(book: Book, hints: Hints) -> Structure:
     if found is None:
         raise UnknownFamilyError(
             f"the structure of the model is not known from its names ({book.sample()}): known are"
-            f" {NAMES}; other simple chains can be traced when the live module is given"
+            f" {NAMES}; of others the live module tells it, where torch.fx can trace it"
         )
     return found
 
 
 def _traced(book: Book, hints: Hints, module: "torch.nn.Module") -> Structure:
-    """A simple chain by tracing; by names alone where tracing fails and they are enough."""
+    """By tracing; by names alone where tracing fails and they are enough."""
     from neuralmark.structures import tracing
 
     try:

@@ -91,6 +91,8 @@ class Group:
     """Between producers and consumers: `relu` lets positive factors pass, `linear` signs too."""
     movable: bool = True
     """False: read by something that is not in the map, so only batch norms may be played on."""
+    rigid: bool = False
+    """True: no channels may be added or removed; they are counted elsewhere, or others follow."""
 
     def sides(self) -> Iterator[Side]:
         """Everything that moves when channels move."""

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from neuralmark.keys.key import Key
 from neuralmark.marking.placement import Tensor, catalogue_of
 from neuralmark.marking.reading import Attempt, Progress, Reading
 from neuralmark.records import Digest
+from neuralmark.structures import traced_structure
 from neuralmark.structures.structure import Array
 from neuralmark.training.derived import Made, derived_of, parts_of
 from neuralmark.training.layout import (
@@ -307,7 +308,8 @@ class LiveSuspect:
 
     def weights(self) -> SuspectWeights:
         """Whole tensors by name, for the aligner."""
-        return TableWeights(self._model.arrays())
+        arrays = self._model.arrays()
+        return TableWeights(arrays, partial(traced_structure, arrays, self._model.module))
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
         """As for a file; there are no files."""

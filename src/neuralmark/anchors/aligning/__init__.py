@@ -40,7 +40,7 @@ from neuralmark.anchors.effort import ALIGN_LIMIT
 from neuralmark.anchors.factors import likeness
 from neuralmark.anchors.moves import Move
 from neuralmark.errors import AlignLimitError
-from neuralmark.structures.structure import Array, Weights
+from neuralmark.structures.structure import Array, Structure, Weights
 
 
 def align(
@@ -49,15 +49,17 @@ def align(
     names: Collection[str],
     limit: int = ALIGN_LIMIT,
     progress: Progress | None = None,
+    traced: Structure | None = None,
 ) -> dict[str, Aligned]:
     """The moves of each of these tensors, by whichever way makes it likest to the anchor.
 
-    `suspects` holds what was located, in the anchor's layout but possibly of other lengths. Nothing
+    `suspects` holds what was located, in the anchor's layout but possibly of other lengths;
+    `traced` is the suspect's map in the anchor's names, for networks of no known family. Nothing
     here sees a key: whatever is decided by likeness to the anchor costs no trial.
     """
     wanted = [name for name in names if name in suspects and name in anchor]
     tell = progress or (lambda *_: None)
-    found = align_together(suspects, anchor, wanted, limit, tell)
+    found = align_together(suspects, anchor, wanted, limit, tell, traced)
     for number, name in enumerate(wanted):
         if name not in found or found[name].cosine < ALIKE:
             tell(f"aligning {name}", number, len(wanted))
@@ -74,11 +76,15 @@ def align_together(
     names: Collection[str],
     limit: int = ALIGN_LIMIT,
     progress: Progress | None = None,
+    traced: Structure | None = None,
 ) -> dict[str, Aligned]:
     """What the structure of the network tells of these tensors; nothing where it is not known."""
     tell = progress or (lambda *_: None)
     found = align_transformer(suspects, anchor, names, limit, tell)
-    return found or align_groups(suspects, anchor, names, limit, tell)
+    structure = anchor.skeleton.structure or traced
+    if found or structure is None:
+        return found
+    return align_groups(suspects, anchor, names, structure, limit, tell)
 
 
 def align_apart(values: Array, coarse: Array, limit: int = ALIGN_LIMIT) -> Aligned:

@@ -47,19 +47,18 @@ def align_groups(
     suspects: Weights,
     anchor: Anchor,
     names: Collection[str],
+    structure: Structure,
     limit: int,
     progress: Progress | None = None,
 ) -> dict[str, Aligned]:
-    """What the structure tells of these tensors; nothing where it is not known."""
-    structure = anchor.skeleton.structure
-    if structure is None:
-        return {}
+    """What the structure tells of these tensors."""
     shapes = _shapes(suspects, anchor, limit)
     layout = _layout(structure, shapes)
     beside = followers(structure, set(shapes))
     wanted = {beside[name][0] if name in beside else name for name in names}
     parts = [part for part in _parts(layout, shapes) if part & wanted]
-    found = _in_order(layout, parts, suspects, anchor, progress or (lambda *_: None))
+    tell = progress or (lambda *_: None)
+    found = _in_order(structure, layout, parts, suspects, anchor, tell)
     for name in names:
         leader, turns = beside.get(name, ("", False))
         if leader in found and name in suspects and name in anchor:
@@ -69,11 +68,14 @@ def align_groups(
 
 
 def _in_order(
-    layout: Layout, parts: list[set[str]], suspects: Weights, anchor: Anchor, tell: Progress
+    structure: Structure,
+    layout: Layout,
+    parts: list[set[str]],
+    suspects: Weights,
+    anchor: Anchor,
+    tell: Progress,
 ) -> dict[str, Aligned]:
     """All tensors of some parts of the network; with copies joined where that is likelier."""
-    structure = anchor.skeleton.structure
-    assert structure is not None
     copies = _copies(structure, layout, suspects, anchor)
     found: dict[str, Aligned] = {}
     whole = sum(map(len, parts))

@@ -35,9 +35,10 @@ from neuralmark.anchors.locating.seeking import (
     begin,
 )
 from neuralmark.anchors.locating.suspect import SuspectWeights
-from neuralmark.anchors.locating.views import View
+from neuralmark.anchors.locating.views import Stored, View
 from neuralmark.core.names import canonical_name
-from neuralmark.structures.structure import Array
+from neuralmark.structures.renaming import renamed
+from neuralmark.structures.structure import Array, Structure
 
 Step = Callable[[Quest, Sequence[Wanted], Found], list[Candidate]]
 
@@ -86,6 +87,15 @@ class LocatedWeights(Mapping[str, Array]):
     def __len__(self) -> int:
         """How many were found."""
         return len(self._located)
+
+    def traced(self) -> Structure | None:
+        """The map of a live suspect, in the anchor's names; None where there is none."""
+        structure = self._suspect.traced()
+        if structure is None:
+            return None
+        views = {name: located.view for name, located in self._located.items()}
+        whole = {name: view.name for name, view in views.items() if isinstance(view, Stored)}
+        return renamed(structure, {stored: name for name, stored in whole.items()})
 
 
 def locate(

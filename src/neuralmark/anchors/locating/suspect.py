@@ -1,14 +1,14 @@
 """A suspect's weights, read as little as possible: whole tensors, or some of their rows."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
 
 from neuralmark.checkpoints.contract import Checkpoint
 from neuralmark.checkpoints.readers.dtypes import FLOATS, decode
-from neuralmark.structures.structure import Array, Indices
+from neuralmark.structures.structure import Array, Indices, Structure
 
 Shape = tuple[int, ...]
 Index = tuple[Indices | None, ...]
@@ -34,12 +34,18 @@ class SuspectWeights(Protocol):
     def read_rows(self, name: str, rows: Indices, axes: int = 1) -> Array:
         """Some rows of a tensor; `axes` leading axes are counted as one."""
 
+    def traced(self) -> Structure | None:
+        """The map of a live module, by stored names; None for files, or where there is none."""
+
 
 class TableWeights(Mapping[str, Array]):
     """A table of arrays: a live module's weights, or any in memory."""
 
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
+    def __init__(
+        self, arrays: Mapping[str, Array], trace: Callable[[], Structure | None] | None = None
+    ) -> None:
         """The arrays are kept, not copied; those without elements are left out."""
+        self._trace = trace
         self._arrays = {name: value for name, value in arrays.items() if value.size and value.ndim}
         self.shapes: Mapping[str, Shape] = {n: v.shape for n, v in self._arrays.items()}
 
@@ -59,6 +65,10 @@ class TableWeights(Mapping[str, Array]):
         """Some rows of a tensor; `axes` leading axes are counted as one."""
         whole = self[name]
         return np.asarray(whole.reshape(-1, *whole.shape[axes:])[rows])
+
+    def traced(self) -> Structure | None:
+        """The map of the module whose weights these are, if there is one."""
+        return None if self._trace is None else self._trace()
 
 
 class CheckpointWeights(Mapping[str, Array]):
@@ -115,6 +125,10 @@ class CheckpointWeights(Mapping[str, Array]):
             parts.append(values if len(run) == last - first else values[run - first])
         found = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return found if back is None else np.asarray(found[back])
+
+    def traced(self) -> Structure | None:
+        """None: a file has no code."""
+        return None
 
     def _keep(self, name: str, values: Array) -> None:
         """Hold it while there is room: the oldest go first."""

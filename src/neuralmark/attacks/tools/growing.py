@@ -36,7 +36,7 @@ _SPREAD = 0.5
 def resizable(group: Group) -> bool:
     """Whether channels may be added and removed: not where a layer norm counts them."""
     loose = group.kind == HIDDEN or (group.kind == STREAM and not group.riders)
-    return group.movable and bool(group.consumers) and loose
+    return group.movable and bool(group.consumers) and loose and not group.rigid
 
 
 def gather(table: Table, group: Group, order: Indices) -> Group:

@@ -114,7 +114,9 @@ def flip(work: Rebuilding, share: float) -> Touched:
 def dummy(work: Rebuilding, count: float) -> Touched:
     """Channels come in that do nothing."""
     return work.grow(
-        lambda group: group.kind == HIDDEN and group.movable, changes.add_dummies, count
+        lambda group: group.kind == HIDDEN and group.movable and not group.rigid,
+        changes.add_dummies,
+        count,
     )
 
 

@@ -1,0 +1,111 @@
+"""A live model made of a checkpoint and the code of its network.
+
+The file is read without running anything of it. The code is run: it is the reader's own, never
+something that came with a suspect.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neuralmark.anchors.locating.suspect import CheckpointWeights
+from neuralmark.checkpoints import open_checkpoint
+from neuralmark.core.names import canonical_name
+from neuralmark.errors import ModelCodeError
+
+_SHOWN = 3
+
+
+def built_model(code: str, checkpoint: str | Path) -> torch.nn.Module:
+    """Build a network with code and load a checkpoint's weights into it.
+
+    Args:
+        code: `FILE.py:NAME` or `package.module:NAME`; what has the name is called without arguments
+            and gives the network.
+        checkpoint: The file or folder whose weights it gets.
+
+    Returns:
+        The network, in evaluation.
+
+    Raises:
+        ModelCodeError: The code cannot be run, gives no network, or one of other weights.
+
+    Examples:
+        >>> built_model("nowhere.py:make", "model.safetensors")
+        Traceback (most recent call last):
+        ...
+        neuralmark.errors.ModelCodeError: nowhere.py: is not there
+    """
+    make = _found(code)
+    try:
+        model = make()
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ModelCodeError(f"{code}: does not make a network without arguments ({why})") from None
+    if not isinstance(model, torch.nn.Module):
+        raise ModelCodeError(f"{code}: gives a {type(model).__name__}, not a torch.nn.Module")
+    _load(model, CheckpointWeights(open_checkpoint(checkpoint)), code, str(checkpoint))
+    return model.eval()
+
+
+def _found(code: str) -> Callable[[], Any]:
+    where, _, name = code.rpartition(":")
+    if not where or not name.isidentifier():
+        raise ModelCodeError(
+            f"{code!r}: give FILE.py:NAME or package.module:NAME, where NAME is the class of the"
+            " network or a function that makes it"
+        )
+    found = getattr(_module(where), name, None)
+    if not callable(found):
+        raise ModelCodeError(f"{where}: has nothing named {name!r} that could be called")
+    made: Callable[[], Any] = found
+    return made
+
+
+def _module(where: str) -> Any:
+    if not where.endswith(".py"):
+        try:
+            return importlib.import_module(where)
+        except ImportError as error:
+            raise ModelCodeError(f"{where}: cannot be imported ({error})") from None
+    path = Path(where)
+    if not path.is_file():
+        raise ModelCodeError(f"{where}: is not there")
+    spec = importlib.util.spec_from_file_location(f"neuralmark_code_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickles look there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[spec.name]
+        why = f"{type(error).__name__}: {error}"
+        raise ModelCodeError(f"{where}: does not run ({why})") from None
+    return module
+
+
+def _load(model: torch.nn.Module, weights: CheckpointWeights, code: str, label: str) -> None:
+    """Put the weights in; every parameter must be there, in its shape."""
+    stored = {canonical_name(name): name for name in weights.shapes}
+    wanted = {n: v for n, v in model.state_dict().items() if v.is_floating_point() and v.ndim}
+    known = {name: stored.get(canonical_name(name)) for name in wanted}
+    missing = [name for name, found in known.items() if found is None]
+    other = [n for n, found in known.items() if found and weights.shapes[found] != wanted[n].shape]
+    if missing or other:
+        names = missing or other
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        what = "lacks" if missing else "has in another shape"
+        raise ModelCodeError(
+            f"{label}: {what} {', '.join(names[:_SHOWN])}{more}, which the network of {code} has"
+        )
+    with torch.no_grad():
+        for name, value in wanted.items():
+            found = known[name]
+            assert found is not None
+            value.copy_(torch.from_numpy(weights[found].copy()))
