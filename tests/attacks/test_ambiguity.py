@@ -159,7 +159,7 @@ def test_main_directions_are_those_of_the_decomposition() -> None:
         assert made is not None
         twin = ((left[:, count:] * spectrum[count:]) @ right[:, count:].T).reshape(weights.shape)
         np.testing.assert_allclose(made["w"], twin, atol=1e-5)
-    half = Deflate(1, keep=0.5).run(scene).weights
+    half = Deflate(1, times=0.5).run(scene).weights
     assert half is not None
     assert np.linalg.norm(half["w"].reshape(40, -1), 2) == pytest.approx(5.0, rel=1e-4)
 

@@ -27,7 +27,7 @@ class Deflate(Attack):
     directions: int = option(
         1, "main directions of each layer that are taken out", low=1, high=4096
     )
-    keep: float = option(0.0, "share of them that stays", low=0.0, high=1.0)
+    times: float = option(1.0, "how many times over they are subtracted", low=0.0, high=64.0)
 
     @classmethod
     def sweep(cls) -> tuple[Attack, ...]:
@@ -38,12 +38,12 @@ class Deflate(Attack):
         """Take them out of every tensor, seen as rows of outputs."""
         changed = {}
         for number, (name, weights) in enumerate(scene.targets(), 1):
-            changed[name] = _without(weights, self.directions, self.keep, scene.rng)
+            changed[name] = _without(weights, self.directions, self.times, scene.rng)
             scene.tell("taking directions out", number, len(scene.target))
         return Outcome(changed)
 
 
-def _without(weights: Array, count: int, keep: float, rng: np.random.Generator) -> Array:
+def _without(weights: Array, count: int, times: float, rng: np.random.Generator) -> Array:
     """The tensor less its first singular directions, which are found by iteration."""
     rows = weights.reshape(len(weights), -1).astype(np.float64)
     count = min(count, *(side - 1 for side in rows.shape))
@@ -55,5 +55,5 @@ def _without(weights: Array, count: int, keep: float, rng: np.random.Generator) 
         basis = np.linalg.qr(rows.T @ (rows @ basis))[0]
     main = basis @ np.linalg.svd(rows @ basis, full_matrices=False)[2][:count].T
     part = (rows @ main) @ main.T
-    left: Array = (rows - (1.0 - keep) * part).astype(np.float32).reshape(weights.shape)
+    left: Array = (rows - times * part).astype(np.float32).reshape(weights.shape)
     return left
