@@ -81,6 +81,7 @@ def test_the_original_is_modified_and_compared(folder: Path) -> None:
     moved = np.concatenate([(new[name] - old[name]).ravel() for name in layers])
     whole = np.concatenate([old[name].ravel() for name in layers])
     assert told.change == pytest.approx(np.linalg.norm(moved) / np.linalg.norm(whole), rel=1e-5)
+    assert told.change is not None
     assert told.change_whole is not None
     assert 0 < told.change_whole < told.change
     assert (report.unmarked, report.false_alarms) == (6, 0)

@@ -47,7 +47,7 @@ def write(folder: Path) -> None:
 
 
 def write_records(release: str) -> None:
-    """Verdicts, a robustness card, a report after the standard, a ruling and a lineage, in the folder of a release."""
+    """A record of every kind, in the folder of a release."""
     key, model = Key.load("plain.nmkey"), "marked.safetensors"
     claim = f"{model}.claim.json"
     verdict = neuralmark.verify(

@@ -21,7 +21,7 @@ NONE = "-"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Evaluating:
     """What was asked for beside the model and the key."""
 
     original: Path | None
@@ -44,7 +44,7 @@ def refuse(fits: bool, given: Mapping[str, Any]) -> None:
 def run(
     model: "Path | torch.nn.Module",
     key: "Key",
-    wanted: Wanted,
+    wanted: Evaluating,
     report: Path | None,
     *,
     as_json: bool,

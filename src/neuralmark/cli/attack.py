@@ -182,7 +182,7 @@ def suite(
         options.refuse_inputs(report, inputs)
     key = options.load_key(key_file, passphrase_file)
     if standard:
-        wanted = evaluated.Wanted(original, only, seed, jobs, anchor, claim_file, triggers)
+        wanted = evaluated.Evaluating(original, only, seed, jobs, anchor, claim_file, triggers)
         evaluated.run(options.live(code, model), key, wanted, report, as_json=as_json)
         return
     with output.progress_bar(counting=True) as progress:

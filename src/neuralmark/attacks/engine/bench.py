@@ -13,7 +13,7 @@ from neuralmark.attacks.engine.subject import Subject, subject_of
 from neuralmark.errors import DataMismatchError, NoMarkError
 from neuralmark.keys.key import Key
 from neuralmark.marking.evidence import Evidence
-from neuralmark.records import Claim, Verdict
+from neuralmark.records import Claim, Status, Verdict
 from neuralmark.triggers.triggers import Triggers
 
 NO_DATA = (
@@ -109,7 +109,7 @@ def unmarked_of(bench: Bench, original: Any) -> Subject:
     return found
 
 
-def _status(bench: Bench, subject: Subject) -> str:
+def _status(bench: Bench, subject: Subject) -> Status:
     if bench.activations:
         return bench.read(subject.module).status
     return carried(replace(subject, module=None), bench.key, bench.place, demand=False).status

@@ -24,7 +24,7 @@ from neuralmark.errors import (
     MissingExtraError,
     NonFiniteError,
 )
-from neuralmark.records import Verdict
+from neuralmark.records import Status, Verdict
 
 OVER = ("rewrite", "overwrite")
 """Attacks that write marks of the owner's scheme, where that is read from weights."""
@@ -155,7 +155,7 @@ def _point(
     )
 
 
-def _best(result: Result, status: str) -> tuple[bool, int | None]:
+def _best(result: Result, status: Status) -> tuple[bool, int | None]:
     """Whether the mark is there, by position or with the anchor, and the most bits decoded."""
     read = [verdict for verdict in (result.after, result.aligned) if verdict is not None]
     matched = max((verdict.matched for verdict in read), default=None)
