@@ -222,7 +222,8 @@ def long_training(report: Report, options: argparse.Namespace) -> None:
     """Ten times the steps of the first training, on another task; then rebuilt."""
     family = _trained.FAMILIES["vgg"]
     model: Any = _trained.loaded("vgg", _trained.trained("vgg", options.data, options.work))
-    table = {n: v.numpy().copy() for n, v in model.state_dict().items() if v.dtype.is_floating_point}
+    state = model.state_dict().items()
+    table = {n: v.numpy().copy() for n, v in state if v.dtype.is_floating_point}
     marked = MarkedTable(table, secret(0))
     model.load_state_dict({n: torch.from_numpy(v) for n, v in marked.table.items()}, strict=False)
     found = zoo.data("cifar100", options.data, limit=_trained.IMAGES, test_limit=options.tests)

@@ -27,7 +27,7 @@ from neuralmark.errors import OutputError, ParameterError, RecordError
 from neuralmark.records import PublicVerdict, Record
 from neuralmark.reports.recorded import draw
 from neuralmark.reports.verdict import verdict_page
-from neuralmark.schemes import names, parameters
+from neuralmark.schemes import TriggerScheme, get, names, parameters
 from tests.support.models import QUICK, gaussian, gaussian_model
 
 WHOLE = VerifyOptions(full_digest=True)
@@ -78,12 +78,37 @@ def test_verdicts_of_every_kind_come_back(marked: Path, key: Path, tmp_path: Pat
         assert draw(tmp_path / f"{name}.json").page == verdict_page(verdict)
 
 
-@pytest.mark.parametrize("scheme", names())
+LIVE = [name for name in names() if isinstance(get(name), TriggerScheme)]
+
+
+@pytest.mark.parametrize("scheme", [name for name in names() if name not in LIVE])
 def test_verdicts_of_every_scheme_come_back(scheme: str, tmp_path: Path) -> None:
     key = Key.new(parameters(scheme, bits=160))
     model = gaussian_model(tmp_path / "model.safetensors", rows=512)
     verdict = verify(model, key, tensors=["layer1.weight"])
     assert verdict.parameters.scheme == scheme
+    comes_back(verdict, tmp_path / "verdict.json")
+
+
+@pytest.mark.parametrize("scheme", LIVE)
+def test_verdicts_on_live_models_come_back(scheme: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from neuralmark import KeyedMemory, Triggers
+
+    own = {"channels": 4, "side": 2} if scheme == "featuremap" else {}
+    key = Key.new(parameters(scheme, bits=160, own=own))
+    layers = {
+        "deepsigns": lambda: torch.nn.Linear(8, 160),
+        "featuremap": lambda: torch.nn.Conv2d(3, 4, 3),
+        "lim": lambda: KeyedMemory.of(key, 8, 160),
+    }
+    shape = (3, 8, 8) if scheme == "featuremap" else (5, 8) if scheme == "lim" else (8,)
+    inputs = np.random.default_rng(0).standard_normal((20, *shape)).astype(np.float32)
+    triggers = Triggers.draw(Triggers.of(inputs, np.arange(20) % 2), key, count=5)
+    model = torch.nn.Sequential(layers[scheme]()).eval()
+    verdict = verify(model, key, tensors=["0"], triggers=triggers)
+    assert verdict.parameters.scheme == scheme
+    assert verdict.bits == 160
     comes_back(verdict, tmp_path / "verdict.json")
 
 
