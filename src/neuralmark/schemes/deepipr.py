@@ -29,7 +29,7 @@ class DeepIPR(PassportScheme):
         bit="the factor that a passport gives an output channel",
         needs="the weights; for the accuracy under passports a live model",
         survives="pruning, noise, fine-tuning, second marks, scaling; rearranged channels with an"
-        " anchor only; a trained passport shows as a layer's main direction (take rounds=4)",
+        " anchor only; a trained passport shows as a layer's main direction: take four rounds",
         costs="files in seconds; one output channel for each bit; a private branch doubles a"
         " training",
         proves="nothing as published: passports and bits are free, and found in closed form; with"
