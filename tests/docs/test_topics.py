@@ -76,14 +76,17 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_attacks() -> None:
-    (commands,) = blocks("attacks.md", "sh")
+    commands, standard = blocks("attacks.md", "sh")
     save_file({"layer.weight": gaussian(1200, 1000)}, "model.safetensors")
     printed = shell(
         "neuralmark key new acme.nmkey",
         "neuralmark embed model.safetensors --key acme.nmkey -o marked.safetensors",
-        commands.replace("--report", "--only noise --report"),
+        *(each.replace("--report", "--only noise --report") for each in (commands, standard)),
     )
     assert "forge-identity" in printed
+    assert "3. Computational cost" in printed
+    assert "0 of 6 modified unmarked networks" in printed
+    assert Path("standard.html").exists()
     assert Path("card.html").exists()
     assert Path("int4.safetensors").exists()
 
