@@ -1,6 +1,7 @@
 """Records outlive the run: what is saved comes back equal, for every kind of verdict there is."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_verdicts_on_live_models_come_back(scheme: str, tmp_path: Path) -> None:
 
     own = {"channels": 4, "side": 2} if scheme == "featuremap" else {}
     key = Key.new(parameters(scheme, bits=160, own=own))
-    layers = {
+    layers: dict[str, Callable[[], Any]] = {
         "deepsigns": lambda: torch.nn.Linear(8, 160),
         "featuremap": lambda: torch.nn.Conv2d(3, 4, 3),
         "lim": lambda: KeyedMemory.of(key, 8, 160),
