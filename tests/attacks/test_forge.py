@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from neuralmark import Key, Parameters, schemes
+from neuralmark import Claim, EmbedOptions, Key, Parameters, embed, schemes
 from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.engine.result import Result
@@ -15,6 +16,7 @@ from neuralmark.attacks.forge_identity import ForgeIdentity
 from neuralmark.attacks.forge_learn import ForgeLearn
 from neuralmark.attacks.forge_order import ForgeOrder
 from neuralmark.attacks.forge_random import ForgeRandom
+from neuralmark.attacks.rewrite import Rewrite
 from neuralmark.attacks.tools.forging import balanced, expected_best
 from neuralmark.core.key import Filter
 from neuralmark.errors import AttackError, ParameterError
@@ -33,7 +35,6 @@ def raw_claims(scheme: str) -> Key:
 def unmarked(scheme: str) -> tuple[dict[str, np.ndarray], Key]:
     """Weights that carry the owner's mark, so that the forger's knowledge is complete."""
     from neuralmark.attacks.contract import Scene
-    from neuralmark.attacks.rewrite import Rewrite
 
     key = raw_claims(scheme)
     scene = Scene(LAYER, ("conv.weight",), np.random.default_rng(0), parameters=key.parameters)
@@ -223,3 +224,33 @@ def test_rewriting_writes_the_model_and_not_the_key(tmp_path: Path) -> None:
     assert made.code == 0, made
     assert "change" in made.out
     assert (load_file(out)["conv.weight"] != LAYER["conv.weight"]).any()
+
+
+PREFIXES = ("", "wrapped.")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_mark_is_attacked_under_the_names_that_its_model_has_now(
+    prefix: str, tmp_path: Path
+) -> None:
+    key, name = raw_claims("neuralmark"), "conv.weight"
+    save_file(LAYER, tmp_path / "m.safetensors")
+    options = EmbedOptions(anchor=False)
+    made = embed(tmp_path / "m.safetensors", key, tmp_path / "o.safetensors", options)
+    marked = load_file(tmp_path / "o.safetensors")[name]
+    claim = Claim.load(str(made.claim_file))
+    result = launch(Rewrite(1.0), {prefix + name: marked}, key, claim=claim)
+    assert result.before is not None
+    assert result.before.verified
+    assert result.weights is not None
+    assert not np.array_equal(result.weights[prefix + name], marked)
+
+
+def test_a_model_without_the_mark_is_attacked_where_marks_would_lie() -> None:
+    names = [f"model.layers.{i}.weight" for i in range(2)]
+    table = {name: gaussian(256, 256, seed=i) for i, name in enumerate(names)}
+    for number in range(4):  # by luck the best reading is under another prefix
+        key = Key(Parameters(), b"", salt=bytes(32), secret=bytes([number]) * 32)
+        result = launch(ForgeRandom(3), table, key, options=LaunchOptions(demand=False))
+        assert result.after is not None
+        assert result.after.matched < 180

@@ -31,6 +31,7 @@ from neuralmark.attacks.engine.subject import (
     subject_of,
 )
 from neuralmark.core.key import Placement
+from neuralmark.core.names import canonical_name
 from neuralmark.errors import (
     AttackError,
     MissingDataError,
@@ -251,12 +252,22 @@ def _sought(
         return None, ()
     if attack.kind != KEY or not demand:
         before = carried(subject, key, evidence, demand=demand)
-        return before, before.placement
+        return before, _where(before, subject)
     try:
         before = carried(subject, key, evidence, demand=False)
     except UNREADABLE:  # nowhere for the owner's mark to be: the forger looks elsewhere
         return None, ()
-    return before, before.placement if carries(before) else ()
+    return before, _where(before, subject) if carries(before) else ()
+
+
+def _where(verdict: Verdict, subject: Subject) -> Placement:
+    """Where the mark was read, in the model's own names; nothing where they are not all there."""
+    own = {canonical_name(name) for name in subject.weights} | {*subject.weights}
+    read = {each.name: canonical_name(each.stored_name) for each in verdict.tensors}
+    names = [name if name in own else read.get(name, name) for name, _ in verdict.placement]
+    if not own.issuperset(names):
+        return ()
+    return tuple((new, shape) for new, (_, shape) in zip(names, verdict.placement, strict=True))
 
 
 def carries(verdict: Verdict) -> bool:
