@@ -8,16 +8,22 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as torch_save
 
 from neuralmark import EmbedOptions, Key, embed
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.grid import Grid
-from neuralmark.marking import drafting
-from neuralmark.marking.drafting import Draft, Stretch, _moved, draft, plan
-from neuralmark.marking.reading import _taken
-from neuralmark.marking.surveying import MarkedPart, Piece, movable
+from neuralmark.core.imprint import LeastChange, goal_of
+from neuralmark.errors import InfeasibleError
+from neuralmark.marking import drafting, hiding
+from neuralmark.marking.anchored import _Pools
+from neuralmark.marking.drafting import Draft, Stretch, _moved, choose_strength, draft, plan
+from neuralmark.marking.placement import catalogue
+from neuralmark.marking.reading import Attempt, _taken, read_marked
+from neuralmark.marking.surveying import Base, MarkedPart, Piece, movable, survey
 from tests.support.models import QUICK, gaussian, gaussian_model
 
 
@@ -123,3 +129,69 @@ def test_values_are_taken_exactly_whatever_room_there_is(dtype: Any, room: int) 
     np.testing.assert_array_equal(taken, values[at])
     used = dtype == np.float32 and room >= 2
     assert np.shares_memory(taken, buffer) == used
+
+
+def test_what_is_written_has_the_margin_that_was_asked_for(tmp_path: Path) -> None:
+    """In a coarse type too, where rounding takes some of it and more has to be added."""
+    table = {"a.weight": torch.from_numpy(gaussian(128, 128)).bfloat16()}
+    torch_save(table, tmp_path / "m.safetensors")
+    drafted = draft(plan(open_checkpoint(tmp_path / "m.safetensors"), Key.new(QUICK)), strength=1.0)
+    (pieces,) = drafted.edits().values()
+    words = np.frombuffer(b"".join(pieces()), np.uint16).astype(np.uint32) << 16
+    carriers = drafted.plan.carriers
+    chosen = words.view(np.float32)[carriers.positions(0, carriers.size)].astype(np.float64)
+    margins = drafted.solver.margins(chosen.reshape(-1, carriers.pools).mean(axis=0))
+    goal = goal_of(drafted.reading.pooled, 1.0)
+    assert goal * (1 - 1e-5) <= margins.min() <= 1.2 * goal
+
+
+def test_a_budget_that_buys_nothing_is_told_what_the_weakest_mark_takes(tmp_path: Path) -> None:
+    path, key = gaussian_model(tmp_path / "m.safetensors"), Key.new(QUICK)
+    planned = plan(open_checkpoint(path), key)
+    found = survey(planned.checkpoint, planned.tensors, planned.carriers)
+    solver = LeastChange(planned.mark)
+    least = solver.cost(found.reading.pooled, 0.0) / found.reading.norm
+    with pytest.raises(InfeasibleError, match=f"by {100 * least:.2f} %"):
+        choose_strength(solver, found.reading, None, 1e-6)
+
+
+def test_where_nothing_can_be_told_apart_half_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Any = SimpleNamespace(
+        reading=SimpleNamespace(pooled=np.ones(4)), shifts=lambda change: change
+    )
+    solver: Any = SimpleNamespace(change=lambda pooled, goal: pooled * goal)
+    for seen, told in ((None, 0.5), (0.7, 0.7)):
+        monkeypatch.setattr(hiding, "exposed", lambda *_, seen=seen: seen)
+        assert hiding.exposure_at(found, solver, 1.0, 0) == told
+
+
+@pytest.mark.parametrize("shape", [(1, 4097), (4097, 1), (4097,)])
+def test_one_row_or_one_column_has_no_part_of_low_rank(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    base = gaussian(*shape)
+    tuned = base + gaussian(*shape, seed=1) / 10
+    save_file({"w": base}, tmp_path / "base.safetensors")
+    save_file({"w": tuned}, tmp_path / "m.safetensors")
+    made = open_checkpoint(tmp_path / "m.safetensors")
+    public = Base.of(open_checkpoint(tmp_path / "base.safetensors"))
+    (part,) = survey(made, catalogue(made), Carriers.everything(4097, 17), base=public).parts
+    assert part.update is not None
+    size = np.sqrt(np.square(tuned - base, dtype=np.float64).mean())
+    assert part.reach == part.update.size == pytest.approx(size)
+
+
+def test_with_one_carrier_a_pool_the_pools_are_the_weights(tmp_path: Path) -> None:
+    values = gaussian(5, 7)
+    save_file({"w": values}, tmp_path / "m.safetensors")
+    checkpoint, carriers = open_checkpoint(tmp_path / "m.safetensors"), Carriers.everything(35, 35)
+    (tensor,) = catalogue(checkpoint)
+    attempt = Attempt((("w", (5, 7)),), (tensor,), "names")
+    restored = _Pools(carriers)
+    restored.add(None, values, 0)
+    for reading in (
+        *(read_marked(checkpoint, attempt, carriers), restored.joined((1.0,))),
+        survey(checkpoint, [tensor], carriers).reading,
+    ):
+        np.testing.assert_allclose(reading.pooled, values.reshape(-1), rtol=1e-6)
+        assert reading.within == 0

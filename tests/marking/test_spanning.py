@@ -93,6 +93,7 @@ def test_a_quarter_of_the_adapters_norm_is_spent(price: float, strength: float) 
     bought = _affordable(priced, found, (*spans, more))
     assert bought == pytest.approx(strength, abs=0.01)
     assert price * bought <= 0.25 * 10 * (1 + 1e-9)
+    assert (bought == 2.0) == (price <= 1.25)
     with pytest.raises(InfeasibleError, match="26 %"):
         _affordable(cast("Any", Priced(1.3)), found, spans)
 
