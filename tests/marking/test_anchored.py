@@ -9,7 +9,8 @@ from neuralmark.anchors.locating.suspect import TableWeights
 from neuralmark.anchors.originals import OriginalArrays
 from neuralmark.anchors.restoring import Restoration, restore
 from neuralmark.core import readout
-from neuralmark.marking.anchored import read_restored, restored_weights
+from neuralmark.core.carriers import Listed
+from neuralmark.marking.anchored import _Pools, read_restored, restored_weights
 from neuralmark.marking.reading import require_carriers
 from tests.support.models import QUICK
 
@@ -76,3 +77,26 @@ def test_nothing_alike_is_nothing_found() -> None:
         if name in unfound:
             np.testing.assert_array_equal(flat[at : at + size], base[at : at + size])
         at += size
+
+
+def test_what_is_trusted_counts_by_its_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms and squares of two tensors in pieces, against a plain computation."""
+    monkeypatch.setattr("neuralmark.marking.anchored._PIECE", 7)
+    rng, carriers = np.random.default_rng(5), Listed.at(np.arange(1, 57, 2), 60, 4)
+    fills = [rng.standard_normal(size).astype(np.float32) for size in ((4, 6), (6, 6))]
+    kept = [3 * rng.standard_normal((4, 6)).astype(np.float32), None]
+    pools = _Pools(carriers)
+    for fill, above, start in zip(fills, kept, (0, 24), strict=True):
+        pools.add(above, fill, start)
+    reading = pools.joined((0.5, 9.0))
+    below = np.concatenate([_flat(fill) for fill in fills])
+    over = np.concatenate([_flat(above) for above in kept])
+    chosen = (below + 0.5 * over)[carriers.positions(0, carriers.size)].reshape(-1, 4)
+    np.testing.assert_allclose(reading.pooled, chosen.mean(axis=0), rtol=1e-5)
+    spread = np.square(chosen - chosen.mean(axis=0)).sum() / (chosen.size - 4)
+    assert reading.within == pytest.approx(np.sqrt(spread))
+    assert reading.norm == pytest.approx(np.sqrt(below @ below + 0.25 * over @ over))
+
+
+def _flat(above: np.ndarray | None) -> np.ndarray:
+    return np.zeros(36) if above is None else above.reshape(-1).astype(np.float64)

@@ -20,6 +20,7 @@ from neuralmark.marking.naming import (
     MOST_TWINS,
     Renaming,
     by_canonical,
+    choices,
     renamings,
     views,
     with_prefixes,
@@ -331,3 +332,11 @@ def test_twelve_choices_among_tensors_of_one_name_and_prefixes_of_three_parts() 
     numbered = [TensorInfo(f"a.{i}.{part}.weight", "F32", (8, 8)) for i in (0, 1) for part in "qk"]
     parts = [view[0].name for view in without_prefixes(catalogue_of(numbered))]
     assert parts == ["0.q.weight"]
+
+
+def test_wrappers_of_as_many_tensors_come_in_the_order_of_their_names() -> None:
+    wrappers = ("module.", "_orig_mod.")
+    for order in (wrappers, wrappers[::-1]):
+        known = catalogue_of([TensorInfo(f"{w}a.weight", "F32", (8, 8)) for w in order])
+        first, second = choices([known])
+        assert [first[0], second[0]] == sorted(known, key=lambda t: t.info.name)

@@ -191,6 +191,13 @@ def test_the_same_reading_twice_is_one_trial(tmp_path: Path) -> None:
     ]
     assert len({way.reading_of for way in (*ways, *ways)}) == 4
     assert attempt_at(tmp_path / "m.safetensors", "ca").reading_of != ways[0].reading_of
+    first, last = ways[0].tensors
+    assert first is not None
+    other = replace(first, info=replace(first.info, name="z"))  # the same bytes by another name
+    assert replace(ways[0], tensors=(other, last)).reading_of == ways[0].reading_of
+    named = [replace(t, storage=None) for t in (first, other)]
+    unlike = {replace(ways[0], tensors=(t, last)).reading_of for t in named}
+    assert len(unlike) == 2
 
 
 def test_an_empty_pool_is_refused() -> None:

@@ -6,11 +6,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from neuralmark.core.carriers import Listed
 from neuralmark.core.grid import Grid
 from neuralmark.core.imprint import goal_of
 from neuralmark.core.update import update_of
 from neuralmark.errors import InfeasibleError
-from neuralmark.marking.spanning import Span, SpanSolver, _affordable
+from neuralmark.marking.spanning import Span, SpanDraft, SpanSolver, _affordable, _gram
 from neuralmark.marking.surveying import MarkedPart
 
 
@@ -92,5 +93,75 @@ def test_a_quarter_of_the_adapters_norm_is_spent(price: float, strength: float) 
     bought = _affordable(priced, found, (*spans, more))
     assert bought == pytest.approx(strength, abs=0.01)
     assert price * bought <= 0.25 * 10 * (1 + 1e-9)
+    assert (bought == 2.0) == (price <= 1.25)
     with pytest.raises(InfeasibleError, match="26 %"):
         _affordable(cast("Any", Priced(1.3)), found, spans)
+
+
+ROWS, WIDTH, START, POOLS, BITS = 5, 12, 7, 4, 3
+PLACES = np.array([0, 3, 6, *range(8, 30), 33, 40, *range(50, 67), 70, 75])
+"""Some lie before the tensor, which begins at START and has ROWS · WIDTH weights, some behind."""
+
+
+def fake_plan() -> Any:
+    rng = np.random.default_rng(6)
+    carriers = Listed.at(PLACES[: len(PLACES) // POOLS * POOLS], 80, POOLS)
+    matrix = rng.standard_normal((POOLS, BITS)).astype(np.float32)
+    mark = SimpleNamespace(matrix=matrix, signs=np.array([1, -1, 1], np.int8))
+    return SimpleNamespace(carriers=carriers, mark=mark, base=None)
+
+
+def some_span(seed: int) -> Span:
+    rng = np.random.default_rng(seed)
+    left = rng.standard_normal((ROWS, 2)).astype(np.float32)
+    right = np.linalg.qr(rng.standard_normal((WIDTH, 2)))[0].T
+    return Span(left, right.astype(np.float32))
+
+
+def plain_gram(planned: Any, starts: tuple[int, ...], spans: tuple[Span, ...]) -> Any:
+    """Each bit's half-space, spread over the carriers of a tensor, and projected on its span."""
+    half_spaces = planned.mark.matrix.astype(np.float64) * planned.mark.signs
+    gram = np.zeros((BITS, BITS))
+    for start, span in zip(starts, spans, strict=True):
+        pushed = np.zeros((ROWS * WIDTH, BITS))
+        for index, place in enumerate(planned.carriers.positions(0, planned.carriers.size)):
+            if start <= place < start + ROWS * WIDTH:
+                pushed[place - start] = half_spaces[index % POOLS]
+        inside = np.einsum("rwb,kw->rkb", pushed.reshape(ROWS, WIDTH, BITS), span.right)
+        gram += np.einsum("rkb,rkc->bc", inside, inside)
+    return gram / planned.carriers.per_pool**2
+
+
+def test_what_a_span_lets_through_is_a_projection_row_by_row() -> None:
+    planned, spans = fake_plan(), (some_span(7), some_span(8))
+    starts = (START, START + 5)
+    parts = [MarkedPart(cast("Any", None), s, Grid("float32", 23, 9.0), 1.0) for s in starts]
+    found = cast("Any", SimpleNamespace(parts=[*parts, parts[0]]))
+    gram = _gram(planned, found, (*spans, None))
+    np.testing.assert_allclose(gram, plain_gram(planned, starts, spans), rtol=1e-5)
+
+
+def test_a_tensor_is_rewritten_piece_by_piece() -> None:
+    """Pieces of 25, 1 and 34 weights; the carriers of each are those of the tensor there."""
+    planned, rng = fake_plan(), np.random.default_rng(9)
+    values = rng.standard_normal(ROWS * WIDTH).astype(np.float32)
+    new = values + np.float32(1)
+    cuts = np.split(values, [25, 26])
+    planned.checkpoint = SimpleNamespace(read=lambda _: iter([c.view(np.uint8) for c in cuts]))
+    info = SimpleNamespace(name="w", dtype="F32")
+    part = MarkedPart(cast("Any", SimpleNamespace(info=info)), START, Grid("float32", 23, 9.0), 1.0)
+    survey = cast("Any", SimpleNamespace(parts=(part,)))
+    for span, wanted in ((None, values), (some_span(7), new)):
+        draft = SpanDraft(
+            planned, survey, cast("Any", None), 1.0, np.zeros(POOLS), 0.0, 0.0, spans=(span,)
+        )
+        object.__setattr__(draft, "_rewritten", lambda *_: new)
+        stretches = list(draft._stretches(part, np.zeros(POOLS)))
+        np.testing.assert_array_equal(np.concatenate([s.old for s in stretches]), values)
+        np.testing.assert_array_equal(np.concatenate([s.new for s in stretches]), wanted)
+        places = planned.carriers.positions(0, planned.carriers.size)
+        inside = (places >= START) & (places < START + ROWS * WIDTH)
+        carried = np.concatenate([s.carried for s in stretches])
+        np.testing.assert_array_equal(carried, wanted[places[inside] - START])
+        begins = [int((places < START + low).sum()) for low in (0, 25, 26)]
+        assert [s.first for s in stretches] == begins

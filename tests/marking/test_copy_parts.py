@@ -1,0 +1,165 @@
+"""The parts that find and refuse copies, one at a time."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from neuralmark import EmbedOptions, Key, embed, verify
+from neuralmark.checkpoints import TensorInfo, open_checkpoint
+from neuralmark.errors import OutputError
+from neuralmark.marking.anchoring import HEADS_UNKNOWN, _remarks
+from neuralmark.marking.copies import (
+    _Buffer,
+    _others,
+    check_whole,
+    left_out_of,
+    other_copies,
+    refuse_unmarkable,
+)
+from neuralmark.marking.placement import catalogue, catalogue_of
+from neuralmark.marking.verification import verify as verify_beside
+from tests.support.models import QUICK, gaussian, gaussian_model, sharded_model
+
+
+def pieces_of(data: Any, *sizes: int) -> Iterator[Any]:
+    """The bytes in pieces of these sizes, all from one buffer that is used again."""
+    buffer, at = np.empty(max(sizes), np.uint8), 0
+    for size in sizes:
+        buffer[:size] = data[at : at + size]
+        yield buffer[:size]
+        at += size
+
+
+def test_whole_elements_are_taken_from_pieces_of_any_length() -> None:
+    data = np.arange(24, dtype=np.uint8)
+    buffer = _Buffer(pieces_of(data, 3, 10, 1, 2, 8), 4)
+    taken = [buffer.take(count).tolist() for count in (1, 2, 0, 1, 2)]
+    assert taken == [[*range(4)], [*range(4, 12)], [], [*range(12, 16)], [*range(16, 24)]]
+    with pytest.raises(StopIteration):
+        buffer.take(1)
+
+
+def test_no_more_is_read_than_is_taken() -> None:
+    read: list[int] = []
+
+    def noted() -> Iterator[Any]:
+        for number in range(4):
+            read.append(number)
+            yield np.full(2, number, np.uint8)
+
+    buffer = _Buffer(noted(), 2)
+    assert buffer.take(1).tolist() == [0, 0]
+    assert read == [0]
+    assert buffer.take(2).tolist() == [1, 1, 2, 2]
+    assert read == [0, 1, 2]
+
+
+def test_what_is_left_out_is_named_once(tmp_path: Path) -> None:
+    folder = gaussian_model(tmp_path / "m.safetensors").parent
+    assert left_out_of(folder) == ()
+    for place in (tmp_path, tmp_path / "sub"):
+        place.mkdir(exist_ok=True)
+        (place / "mine.nmkey").write_text("secret")
+    assert left_out_of(folder) == ("left out of the copy: mine.nmkey",)
+    assert left_out_of(folder / "m.safetensors") == ()
+
+
+def copies_of(folder: Path) -> list[tuple[str, list[str], bool]]:
+    source = open_checkpoint(folder)
+    found = other_copies(source, folder, tuple(catalogue(source)))
+    return [(copy.name, [t.name for t in copy.tensors], copy.complete) for copy in found]
+
+
+def test_shards_of_an_index_are_one_copy(tmp_path: Path) -> None:
+    folder = sharded_model(tmp_path / "model")
+    assert copies_of(folder) == []
+    other = folder / "older"
+    shutil.copytree(folder, other, ignore=shutil.ignore_patterns("older"))
+    everything = [t.name for t in catalogue(open_checkpoint(folder))]
+    assert copies_of(folder) == [("older/model.safetensors.index.json", everything, True)]
+    part = {"a.weight": gaussian(128, 128, seed=1)}
+    save_file(part, folder / "part.safetensors")
+    assert ("part.safetensors", ["a.weight"], False) in copies_of(folder)
+    own = {file.resolve() for file in open_checkpoint(folder).files()}
+    names = [name for name, _ in _others(folder, own)]
+    assert names == ["older/model.safetensors.index.json", "part.safetensors"]
+
+
+def whole(path: Path, out: Any, *, named: bool = False) -> None:
+    check_whole(open_checkpoint(path), path, out, named=named)
+
+
+def test_an_ending_promises_a_format_of_a_file_alone(tmp_path: Path) -> None:
+    path = gaussian_model(tmp_path / "m.safetensors")
+    for out in (None, "o.safetensors", "o.SafeTensors", "o", "o.other", tmp_path / "o.safetensors"):
+        whole(path, out)
+    for out, promised in (("o.bin", "torch"), ("o.gguf", "another"), ("o.pkl", "another")):
+        with pytest.raises(OutputError, match=promised):
+            whole(path, out)
+    odd = tmp_path / "m.bin"  # of safetensors, whatever its name says
+    shutil.copy(path, odd)
+    whole(odd, "o.bin")
+    whole(odd, "o.safetensors")
+    folder = sharded_model(tmp_path / "model")
+    whole(folder, "o.bin")
+    shard = folder / "model-00001-of-00002.safetensors"
+    whole(shard, "o.safetensors", named=True)
+    with pytest.raises(OutputError, match="one shard of several"):
+        whole(shard, "o.safetensors")
+    index = folder / "model.safetensors.index.json"
+    whole(index, "o.bin")
+
+
+def test_a_folder_of_one_model_has_nothing_that_is_refused(tmp_path: Path) -> None:
+    folder = sharded_model(tmp_path / "model")
+    refuse_unmarkable(open_checkpoint(folder), folder)
+
+
+def test_a_copy_of_other_values_is_marked_in_tensors_of_several_pieces(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    (folder / "ema").mkdir(parents=True)
+    table = {"a.weight": gaussian(800, 700)}  # more than one piece is read of it
+    save_file(table, folder / "model.safetensors")
+    average = {"a.weight": table["a.weight"] + gaussian(800, 700, seed=3) / 100}
+    save_file(average, folder / "ema" / "model.safetensors")
+    key, out = Key.new(QUICK), tmp_path / "out"
+    done = embed(folder, key, out, EmbedOptions(anchor=False, strength=1.0))
+    assert done.claim is not None
+    assert verify(out / "ema", key, claim=done.claim).matched == 160
+
+
+def test_what_the_same_key_left_beside_is_written_anew(tmp_path: Path) -> None:
+    path, key = gaussian_model(tmp_path / "m.safetensors"), Key.new(QUICK)
+    out = tmp_path / "out.safetensors"
+    embed(path, key, out)
+    beside = [Path(f"{out}.claim.json"), Path(f"{out}.anchor")]
+    out.unlink()
+    again = embed(gaussian_model(tmp_path / "other.safetensors", seed=5), key, out)
+    assert [again.claim_file, again.anchor_file] == [str(file) for file in beside]
+    assert verify_beside(out, key).verified
+
+
+@pytest.mark.parametrize(("notes", "told"), [((), 0), (("heads left alone: x",), 1), (("y",), 0)])
+@pytest.mark.parametrize("more", [(), ("another",)])
+def test_unknown_heads_are_told_once(
+    notes: tuple[str, ...], more: tuple[str, ...], told: int
+) -> None:
+    structure = SimpleNamespace(notes=(*more, *notes))
+    anchor = cast("Any", SimpleNamespace(skeleton=SimpleNamespace(structure=structure)))
+    assert _remarks(anchor) == (HEADS_UNKNOWN,) * told
+    none = cast("Any", SimpleNamespace(skeleton=SimpleNamespace(structure=None)))
+    assert _remarks(none) == ()
+
+
+@pytest.mark.parametrize("dtype", ["I8", "F8_E4M3"])
+@pytest.mark.parametrize("end", [".scale", ".scales", ".SCB"])
+def test_scales_of_a_layer_are_those_of_its_integers(dtype: str, end: str) -> None:
+    infos = [TensorInfo("a.weight", dtype, (64, 64)), TensorInfo(f"a{end}", "F32", (64,))]
+    weight = catalogue_of(infos)[0]
+    assert ("scaled by" in (weight.obstacle or "")) == (dtype == "I8")
