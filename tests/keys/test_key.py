@@ -180,3 +180,8 @@ def test_a_file_whose_lengths_lie_is_damaged(tmp_path: Path, lie: Any) -> None:
 def test_a_raw_key_seals_no_anchor() -> None:
     with pytest.raises(ParameterError, match="a raw key has no secret"):
         Key.raw(gaussian(64, 32), 1, "strided").anchor_key(bytes(32))
+
+
+def test_an_owner_in_the_place_of_parameters_is_refused() -> None:
+    with pytest.raises(ParameterError, match=r"not str; to name the owner, give owner=\.\.\."):
+        Key.new("Acme")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import neuralmark
-from neuralmark import Key
+from neuralmark import Key, schemes
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.grid import Grid
 from neuralmark.core.update import auc, low_rank
@@ -161,6 +161,16 @@ def test_a_merged_adapter_is_recognised(
             tmp_path / "out.safetensors",
             options=neuralmark.EmbedOptions(base=base),
         )
+
+
+@pytest.mark.parametrize("scheme", ["feng"])
+def test_a_scheme_that_is_not_linear_is_not_written_inside_a_span(
+    scheme: str, base: Path, fine_tune: Callable[[Change], Path], tmp_path: Path
+) -> None:
+    model, key = fine_tune(adapted(1.0, 32)), Key.new(schemes.parameters(scheme, bits=160))
+    options = neuralmark.EmbedOptions(base=base, in_span=True)
+    with pytest.raises(ParameterError, match=f"{scheme} is not written inside an adapter's span"):
+        neuralmark.embed(model, key, tmp_path / "out.safetensors", options=options)
 
 
 def test_a_mark_inside_an_adapters_span_keeps_its_rank(

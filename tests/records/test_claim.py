@@ -7,6 +7,7 @@ import pytest
 
 from neuralmark import Claim, Key, verify
 from neuralmark.errors import ParameterError, RecordError
+from neuralmark.records.parts import triggers_from
 from tests.support.checks import one_line
 from tests.support.models import QUICK, gaussian, gaussian_model
 
@@ -32,3 +33,10 @@ def test_a_raw_key_has_no_chance_to_show(tmp_path: Path) -> None:
     raw = verify(model, Key.raw(gaussian(64, 32), 1, "strided"))
     assert "by luck" in str(native)
     assert "by luck" not in str(raw) + raw._repr_html_()
+
+
+@pytest.mark.parametrize("odd", ["", "abc", "G" * 64, 7, ["0" * 64]])
+def test_a_digest_of_triggers_is_one(odd: Any) -> None:
+    with pytest.raises(ValueError, match="the digest of the triggers is none"):
+        triggers_from(odd)
+    assert triggers_from(None) is None

@@ -25,7 +25,7 @@ AIMS: tuple[Aim, ...] = get_args(Aim)
 class Cerb(Attack):
     """Train factors of one's own for a signature of one's own, the weights frozen."""
 
-    summary: ClassVar[str] = "expand norms by a block: another signature, the same weights"
+    summary: ClassVar[str] = "put a block before norms: another signature, same weights"
     expects: ClassVar[str] = (
         "a second signature at 100 %, little accuracy lost; bits in weights stay"
     )

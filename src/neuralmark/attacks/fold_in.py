@@ -24,7 +24,7 @@ HOWS: tuple[How, ...] = get_args(How)
 class FoldIn(Attack):
     """Fold keys of ±1 and shipped passports away; turn the signs of units."""
 
-    summary: ClassVar[str] = "fold keys and passports into the weights; turn signs of units"
+    summary: ClassVar[str] = "fold keys and passports into the weights; turn signs"
     expects: ClassVar[str] = "runs without key or passports; signs of an LSTM's state are at chance"
     needs: ClassVar[frozenset[Need]] = frozenset({"model"})
     preserves: ClassVar[bool] = True

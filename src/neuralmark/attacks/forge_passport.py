@@ -39,7 +39,7 @@ _TRIES = 200
 class ForgePassport(Attack):
     """Solve for passports, and for the private MLP."""
 
-    summary: ClassVar[str] = "solve for passports that fit the weights, any signature, no data"
+    summary: ClassVar[str] = "solve for passports that fit the weights, without data"
     expects: ClassVar[str] = "free passports: 100 %, accuracy unchanged; hashed or derived: chance"
     kind: ClassVar[AttackKind] = KEY
 

@@ -256,7 +256,7 @@ class PassportScheme(Scheme):
             >>> scheme = neuralmark.schemes.get("deepipr")
             >>> terms = Terms(scheme.parameters(bits=8), (("conv.weight", (8, 2, 3, 3)),))
             >>> mine = {"matrix": np.zeros((32, 8), np.float32), "bits": np.ones(8, np.uint8)}
-            >>> scheme.chosen(mine, terms).bits.sum()
+            >>> int(scheme.chosen(mine, terms).bits.sum())
             8
         """
         parameters = terms.parameters
@@ -418,7 +418,7 @@ class PassportScheme(Scheme):
             >>> scheme = neuralmark.schemes.get("deepipr")
             >>> terms = Terms(scheme.parameters(bits=32), (("conv.weight", (64, 16, 3, 3)),))
             >>> known = Known.of(scheme.derive(bytes(32), terms))
-            >>> scheme.logits(known, np.zeros(9216)).any()
+            >>> bool(scheme.logits(known, np.zeros(9216)).any())
             False
         """
         found = self.factors(known, pooled)
