@@ -10,6 +10,7 @@ from neuralmark.marking.beside import (
     Places,
     anchor_beside,
     anchor_path,
+    claim_beside,
     claim_path,
     claims_beside,
     places_for,
@@ -105,3 +106,16 @@ def test_a_link_in_the_place_of_an_anchor_is_not_followed(
     (tmp_path / "elsewhere.anchor").symlink_to(anchor)
     with pytest.raises(AnchorError, match="cannot be read"):
         evidence_for(marked, Key.load(key), claim=claim)
+
+
+def test_claims_in_a_folder_are_those_of_its_model(marked: Path, key: Path, tmp_path: Path) -> None:
+    claim = Claim.load(f"{marked}.claim.json")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    assert claims_beside(folder) == {}
+    (folder / "other.claim.json").write_text(claim.to_json())
+    assert claims_beside(folder) == {}
+    (folder / "neuralmark-1.claim.json").write_text(claim.to_json())
+    assert claims_beside(folder) == {Key.load(key).fingerprint: claim}
+    assert claim_beside(folder, Key.load(key)) == claim
+    assert claim_beside(folder, Key.new(QUICK)) is None

@@ -401,3 +401,11 @@ def test_with_given_rounds_pools_and_bits_give_way(
     save_file({"a.weight": np.zeros((weights // 128, 128), np.float32)}, tmp_path / "m.safetensors")
     fitted, _ = fitting_parameters(tmp_path / "m.safetensors", None, None, 2)
     assert (fitted.bits, fitted.pools, fitted.rounds) == expected
+
+
+@pytest.mark.parametrize("dtype", ["I8", "F8_E4M3"])
+@pytest.mark.parametrize("end", [".scale", ".scales", ".SCB"])
+def test_scales_of_a_layer_are_those_of_its_integers(dtype: str, end: str) -> None:
+    infos = [TensorInfo("a.weight", dtype, (64, 64)), TensorInfo(f"a{end}", "F32", (64,))]
+    weight = catalogue_of(infos)[0]
+    assert ("scaled by" in (weight.obstacle or "")) == (dtype == "I8")

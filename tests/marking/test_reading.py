@@ -165,6 +165,7 @@ def test_digests_are_of_the_bytes_and_of_the_headers_in_any_order(tmp_path: Path
         assert reading.digests[name] == hashlib.sha256(data).hexdigest()
     plain, full = (digest_of(checkpoint, reading.digests, full=full) for full in (False, True))
     assert plain.files is None
+    assert digest_of(checkpoint, {}).files is None
     assert full.files == {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
     headers = '[["a","F32",[700,800]],["b","F32",[40,30,3]],["c","F32",[50,60]]]'
     assert plain.headers == full.headers == hashlib.sha256(headers.encode()).hexdigest()

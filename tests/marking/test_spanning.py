@@ -7,11 +7,20 @@ import numpy as np
 import pytest
 
 from neuralmark.core.carriers import Listed
+from neuralmark.core.exact import ExactChange
 from neuralmark.core.grid import Grid
 from neuralmark.core.imprint import goal_of
 from neuralmark.core.update import update_of
-from neuralmark.errors import InfeasibleError
-from neuralmark.marking.spanning import Span, SpanDraft, SpanSolver, _affordable, _gram
+from neuralmark.errors import InfeasibleError, ParameterError, UnsuitableTensorError
+from neuralmark.marking import spanning
+from neuralmark.marking.spanning import (
+    Span,
+    SpanDraft,
+    SpanSolver,
+    _affordable,
+    _gram,
+    draft_in_span,
+)
 from neuralmark.marking.surveying import MarkedPart
 
 
@@ -165,3 +174,21 @@ def test_a_tensor_is_rewritten_piece_by_piece() -> None:
         np.testing.assert_array_equal(carried, wanted[places[inside] - START])
         begins = [int((places < START + low).sum()) for low in (0, 25, 26)]
         assert [s.first for s in stretches] == begins
+
+
+def test_what_cannot_be_written_in_a_span_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = cast("Any", fake_plan())
+    with pytest.raises(ParameterError, match="needs the base"):
+        draft_in_span(planned)
+    planned.base, planned.checkpoint, planned.tensors, planned.named = "base", None, (), True
+    exact = SimpleNamespace(name="other", solver=lambda mark: object.__new__(ExactChange))
+    monkeypatch.setattr(spanning.schemes, "of", lambda mark: exact)
+    with pytest.raises(ParameterError, match="other is not written inside"):
+        draft_in_span(planned)
+    least = SimpleNamespace(name="own", solver=lambda mark: None)
+    monkeypatch.setattr(spanning.schemes, "of", lambda mark: least)
+    tensor = cast("Any", SimpleNamespace(name="w"))
+    stays = SimpleNamespace(parts=[MarkedPart(tensor, 0, None, 0.0, "all values are the same")])
+    monkeypatch.setattr(spanning, "survey", lambda *_, **__: stays)
+    with pytest.raises(UnsuitableTensorError, match="all values are the same"):
+        draft_in_span(planned)

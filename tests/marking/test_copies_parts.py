@@ -3,17 +3,15 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from neuralmark import EmbedOptions, Key, embed, verify
-from neuralmark.checkpoints import TensorInfo, open_checkpoint
+from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import OutputError
-from neuralmark.marking.anchoring import HEADS_UNKNOWN, _remarks
 from neuralmark.marking.copies import (
     _Buffer,
     _others,
@@ -22,8 +20,7 @@ from neuralmark.marking.copies import (
     other_copies,
     refuse_unmarkable,
 )
-from neuralmark.marking.placement import catalogue, catalogue_of
-from neuralmark.marking.verification import verify as verify_beside
+from neuralmark.marking.placement import catalogue
 from tests.support.models import QUICK, gaussian, gaussian_model, sharded_model
 
 
@@ -132,34 +129,3 @@ def test_a_copy_of_other_values_is_marked_in_tensors_of_several_pieces(tmp_path:
     done = embed(folder, key, out, EmbedOptions(anchor=False, strength=1.0))
     assert done.claim is not None
     assert verify(out / "ema", key, claim=done.claim).matched == 160
-
-
-def test_what_the_same_key_left_beside_is_written_anew(tmp_path: Path) -> None:
-    path, key = gaussian_model(tmp_path / "m.safetensors"), Key.new(QUICK)
-    out = tmp_path / "out.safetensors"
-    embed(path, key, out)
-    beside = [Path(f"{out}.claim.json"), Path(f"{out}.anchor")]
-    out.unlink()
-    again = embed(gaussian_model(tmp_path / "other.safetensors", seed=5), key, out)
-    assert [again.claim_file, again.anchor_file] == [str(file) for file in beside]
-    assert verify_beside(out, key).verified
-
-
-@pytest.mark.parametrize(("notes", "told"), [((), 0), (("heads left alone: x",), 1), (("y",), 0)])
-@pytest.mark.parametrize("more", [(), ("another",)])
-def test_unknown_heads_are_told_once(
-    notes: tuple[str, ...], more: tuple[str, ...], told: int
-) -> None:
-    structure = SimpleNamespace(notes=(*more, *notes))
-    anchor = cast("Any", SimpleNamespace(skeleton=SimpleNamespace(structure=structure)))
-    assert _remarks(anchor) == (HEADS_UNKNOWN,) * told
-    none = cast("Any", SimpleNamespace(skeleton=SimpleNamespace(structure=None)))
-    assert _remarks(none) == ()
-
-
-@pytest.mark.parametrize("dtype", ["I8", "F8_E4M3"])
-@pytest.mark.parametrize("end", [".scale", ".scales", ".SCB"])
-def test_scales_of_a_layer_are_those_of_its_integers(dtype: str, end: str) -> None:
-    infos = [TensorInfo("a.weight", dtype, (64, 64)), TensorInfo(f"a{end}", "F32", (64,))]
-    weight = catalogue_of(infos)[0]
-    assert ("scaled by" in (weight.obstacle or "")) == (dtype == "I8")

@@ -17,13 +17,14 @@ from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.grid import Grid
 from neuralmark.core.imprint import LeastChange, goal_of
-from neuralmark.errors import InfeasibleError
+from neuralmark.errors import InfeasibleError, UnreadableError
 from neuralmark.marking import drafting, hiding
 from neuralmark.marking.anchored import _Pools
 from neuralmark.marking.drafting import Draft, Stretch, _moved, choose_strength, draft, plan
 from neuralmark.marking.placement import catalogue
 from neuralmark.marking.reading import Attempt, _taken, read_marked
 from neuralmark.marking.surveying import Base, MarkedPart, Piece, movable, survey
+from neuralmark.marking.verification import verify
 from tests.support.models import QUICK, gaussian, gaussian_model
 
 
@@ -195,3 +196,27 @@ def test_with_one_carrier_a_pool_the_pools_are_the_weights(tmp_path: Path) -> No
     ):
         np.testing.assert_allclose(reading.pooled, values.reshape(-1), rtol=1e-6)
         assert reading.within == 0
+
+
+def test_a_model_that_cannot_be_read_is_marked_in_named_tensors_only(tmp_path: Path) -> None:
+    table: dict[str, Any] = {
+        "a.weight": gaussian(128, 128),
+        "b.qweight": np.ones((1024, 1024), np.int8),
+        "b.scales": gaussian(1024),
+    }
+    save_file(table, tmp_path / "m.safetensors")
+    checkpoint, key = open_checkpoint(tmp_path / "m.safetensors"), Key.new(QUICK)
+    with pytest.raises(UnreadableError, match="cannot be read"):
+        plan(checkpoint, key)
+    assert [tensor.name for tensor in plan(checkpoint, key, ["a.weight"]).tensors] == ["a.weight"]
+
+
+def test_what_the_same_key_left_beside_is_written_anew(tmp_path: Path) -> None:
+    path, key = gaussian_model(tmp_path / "m.safetensors"), Key.new(QUICK)
+    out = tmp_path / "out.safetensors"
+    embed(path, key, out)
+    beside = [Path(f"{out}.claim.json"), Path(f"{out}.anchor")]
+    out.unlink()
+    again = embed(gaussian_model(tmp_path / "other.safetensors", seed=5), key, out)
+    assert [again.claim_file, again.anchor_file] == [str(file) for file in beside]
+    assert verify(out, key).verified
