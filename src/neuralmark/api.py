@@ -13,6 +13,7 @@ from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import (
     ParameterError,
     TooFewCarriersError,
+    TriggerMismatchError,
     UnknownTensorError,
     UnsuitableTensorError,
 )
@@ -111,6 +112,10 @@ def _verified(
 ) -> Verdict:
     if isinstance(key, Key) and _reads_activations(key):
         verdict = _activations_read(model, key, way, how.triggers)
+    elif how.triggers is not None:
+        raise TriggerMismatchError(
+            "this key's scheme reads weights and has no triggers: leave triggers=... out"
+        )
     elif isinstance(model, str | Path):
         verdict = verification.verify(
             model,

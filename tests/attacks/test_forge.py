@@ -254,3 +254,11 @@ def test_a_model_without_the_mark_is_attacked_where_marks_would_lie() -> None:
         result = launch(ForgeRandom(3), table, key, options=LaunchOptions(demand=False))
         assert result.after is not None
         assert result.after.matched < 180
+
+
+@pytest.mark.parametrize("attack", [ForgeLearn(steps=50), ForgeRandom(3)])
+def test_a_forger_works_on_the_tensors_that_are_named(attack: Any) -> None:
+    table = {name: gaussian(256, 128, 3, 3, seed=i) for i, name in enumerate("abc")}
+    result = launch(attack, table, options=LaunchOptions(tensors=["b"]))
+    assert result.after is not None
+    assert [name for name, _ in result.after.placement] == ["b"]

@@ -1,5 +1,7 @@
 """`neuralmark trigger`: drawing, sealing and looking."""
 
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -93,9 +95,18 @@ def test_a_file_and_the_code_of_its_network_are_a_live_model(network: Path) -> N
     found = call(*words, "--json")
     assert found.code == 0, found.err
     assert found.json["status"] == "verified"
+    assert found.json["model"] == str(file)
+    whole = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert found.json["checkpoint_digest"]["files"] == {"m.safetensors": whole}
+    assert "what this layer makes of the triggers" in call(*words).out
     (network / "v.json").write_text(found.out)
     again = ("recheck", network / "v.json", file, *known, "--triggers", network / "t.triggers")
     assert call(*again).code == 0
+    edited = {**found.json, "trigger_digest": "0" * 128}
+    (network / "v.json").write_text(json.dumps(edited))
+    told = call(*again, "--json")
+    assert told.code == 1
+    assert [p["name"] for p in told.json["points"] if p["holds"] is False] == ["triggers"]
     assert "--triggers" in call("verify", file, *known).failed(2, "TriggerMismatchError")
 
 
@@ -119,6 +130,24 @@ def test_code_that_does_not_fit_is_named(
     monkeypatch.chdir(network)
     words = ("verify", "m.safetensors", "--key", "k.nmkey", "--triggers", "t.triggers")
     assert said in call(*words, "--code", code).failed(2, "ModelCodeError")
+
+
+def test_triggers_for_a_key_that_reads_weights_are_refused(network: Path) -> None:
+    Key.new().save(network / "plain.nmkey", None)
+    words = ("verify", network / "m.safetensors", "--key", network / "plain.nmkey")
+    said = call(*words, "--triggers", network / "t.triggers").failed(2, "TriggerMismatchError")
+    assert "leave --triggers out" in said
+
+
+def test_triggers_share_out_the_bits(place: Path) -> None:
+    own = {"channels": 4, "side": 2}
+    Key.new(schemes.parameters("featuremap", own=own)).save(place / "f.nmkey", None)
+    words = ("trigger", "new", place / "d.npz", "-o", place / "f.triggers", "--key")
+    assert call(*words, place / "f.nmkey", "--json").json["count"] == 8  # 256 bits, at most 15
+    said = call(*words, place / "k.nmkey", "--classes", "0,1,2", "--count", 2)
+    assert "160 bits cannot be shared out evenly among 3 classes" in said.failed(
+        2, "TriggerMismatchError"
+    )
 
 
 def test_code_that_does_not_run_is_named(network: Path) -> None:

@@ -18,7 +18,15 @@ import numpy.typing as npt
 
 from neuralmark import schemes
 from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene, option
-from neuralmark.attacks.tools.forging import AGAINST, Facing, Ground, best_drawn, ground_at, summary
+from neuralmark.attacks.tools.forging import (
+    AGAINST,
+    Facing,
+    Ground,
+    best_drawn,
+    chosen_weights,
+    ground_at,
+    summary,
+)
 from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
 from neuralmark.core.key import Float, Parameters, Placement, Terms
 from neuralmark.core.passports import packed
@@ -40,7 +48,7 @@ class ForgePassport(Attack):
     """Solve for passports, and for the private MLP."""
 
     summary: ClassVar[str] = "solve for passports that fit the weights, without data"
-    expects: ClassVar[str] = "free passports: 100 %, accuracy unchanged; hashed or derived: chance"
+    expects: ClassVar[str] = "free passports: 100 % where rows are longer than many; hashed: chance"
     kind: ClassVar[AttackKind] = KEY
 
     scheme: Forged = option("passport-aware", "whose verification is faced", choices=FORGED)
@@ -113,7 +121,7 @@ Factors = list[tuple[Float, Float]]
 
 def _ground(scene: Scene, scheme: PassportScheme) -> Ground:
     """Where the owner's mark is, or the largest layer; bits as many as there is room for."""
-    known = catalogue(MemoryCheckpoint(scene.weights))
+    known = catalogue(MemoryCheckpoint(chosen_weights(scene)))
     owner = scene.parameters
     if scene.placement and owner is not None and owner.scheme == scheme.name:
         return ground_at(scene, scene.placement, owner)

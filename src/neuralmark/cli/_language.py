@@ -7,8 +7,10 @@ import re
 
 _WORDS = {
     "rebuild_claim(model, key)": "'neuralmark claim MODEL --key KEY'",
-    "give neuralmark.verify the live module, and triggers=...": (
-        "'neuralmark verify' takes their network as --code FILE.py:NAME, and --triggers"
+    "give neuralmark.verify the live module, and triggers=... (recheck takes them, too;"
+    " attacks take the module in Python)": (
+        "verify, recheck and 'attack suite --standard' take their network as --code FILE.py:NAME,"
+        " and --triggers"
     ),
     "triggers=...": "--triggers",
     "overwrite=True": "--force",

@@ -32,7 +32,8 @@ def command() -> None:
     "--count",
     type=int,
     metavar="N",
-    help="How many: of each class where the scheme marks classes (default 16), else in all (15).",
+    help="How many: of each class where the scheme marks classes (default 16), else in all (at"
+    " most 15).",
 )
 @click.option("--classes", metavar="LIST", help="Labels to draw from, as in 0,3,7; default: all.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")

@@ -207,13 +207,19 @@ def _show(verdict: "Verdict", *, public: bool) -> None:
     output.panel(TITLES[verdict.status], rows, good=verdict.verified)
 
 
+def _looked_at(verdict: "Verdict") -> str:
+    if verdict.trigger_digest:
+        return "what this layer makes of the triggers"
+    return f"{output.percent(verdict.coverage.share)} of the model's weights"
+
+
 def _details(verdict: "Verdict") -> list[tuple[str, str]]:
     """What belongs to the owner's and the judge's view only."""
     names = [tensor.stored_name for tensor in verdict.tensors]
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     rows = [
         ("tensors", (shown or "none") + _how(verdict)),
-        ("looked at", f"{output.percent(verdict.coverage.share)} of the model's weights"),
+        ("looked at", _looked_at(verdict)),
         (
             "margins",
             f"smallest {verdict.smallest_margin:.3g}, median {verdict.median_margin:.3g}"

@@ -175,6 +175,8 @@ def _points(then: Verdict, now: Verdict, claim: Claim | None) -> Iterator[Rechec
     yield _same("headers", then.checkpoint_digest.headers, now.checkpoint_digest.headers)
     yield _same("tensor digests", then.checkpoint_digest.tensors, now.checkpoint_digest.tensors)
     yield _same("anchor", then.anchor_digest, now.anchor_digest)
+    if then.trigger_digest or now.trigger_digest:
+        yield _same("triggers", then.trigger_digest, now.trigger_digest)
     yield _same("placement", placement_list(then.placement), placement_list(now.placement))
     yield _same("tensors", _tensors(then), _tensors(now))
     yield _same("way of reading", _reading(then), _reading(now))

@@ -325,6 +325,8 @@ def _read(verdict: Verdict) -> str:
 
 def _looked_at(verdict: Verdict) -> tuple[str, str]:
     seen = verdict.coverage
+    if verdict.trigger_digest:
+        return "activations", text("what one layer of the live model makes of the triggers")
     said = f"{seen.looked_at:,} of the model's {seen.in_model:,} weights, in all ways of looking"
     if seen.unreadable:
         said += f"; {seen.unreadable:,} could not be read: {seen.why}"

@@ -260,5 +260,6 @@ def live_needed(name: str) -> str:
     """What to say where a scheme that reads activations is given weights."""
     return (
         f"{name} reads what a live model makes of its triggers, and weights alone do not tell:"
-        " give neuralmark.verify the live module, and triggers=..."
+        " give neuralmark.verify the live module, and triggers=... (recheck takes them, too;"
+        " attacks take the module in Python)"
     )

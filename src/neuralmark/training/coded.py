@@ -17,6 +17,7 @@ from neuralmark.anchors.locating.suspect import CheckpointWeights
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.names import canonical_name
 from neuralmark.errors import ModelCodeError
+from neuralmark.training.live import FROM_FILE
 
 _SHOWN = 3
 
@@ -50,6 +51,7 @@ def built_model(code: str, checkpoint: str | Path) -> torch.nn.Module:
     if not isinstance(model, torch.nn.Module):
         raise ModelCodeError(f"{code}: gives a {type(model).__name__}, not a torch.nn.Module")
     _load(model, CheckpointWeights(open_checkpoint(checkpoint)), code, str(checkpoint))
+    setattr(model, FROM_FILE, str(checkpoint))  # so that verdicts name it, and its digest
     return model.eval()
 
 
@@ -102,7 +104,8 @@ def _load(model: torch.nn.Module, weights: CheckpointWeights, code: str, label: 
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         what = "lacks" if missing else "has in another shape"
         raise ModelCodeError(
-            f"{label}: {what} {', '.join(names[:_SHOWN])}{more}, which the network of {code} has"
+            f"{label}: {what} {', '.join(names[:_SHOWN])}{more}, which the network of {code} has:"
+            " give the code of this very network; to look for a mark in weights, no code is needed"
         )
     with torch.no_grad():
         for name, value in wanted.items():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from neuralmark.anchors.locating.suspect import SuspectWeights, TableWeights
-from neuralmark.checkpoints import TensorInfo
+from neuralmark.checkpoints import TensorInfo, open_checkpoint
 from neuralmark.core import readout
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.encoding import canonical_json
@@ -19,7 +19,7 @@ from neuralmark.core.key import Float
 from neuralmark.errors import NonFiniteError, ParameterError, UnsuitableTensorError
 from neuralmark.keys.key import Key
 from neuralmark.marking.placement import Tensor, catalogue_of
-from neuralmark.marking.reading import Attempt, Progress, Reading
+from neuralmark.marking.reading import Attempt, Progress, Reading, digest_of
 from neuralmark.records import Digest
 from neuralmark.structures import traced_structure
 from neuralmark.structures.structure import Array
@@ -269,13 +269,18 @@ def shifted(found: Pools, shift: Float, per_pool: int) -> Pools:
     return Pools(pooled, found.squares + per_pool * grown)
 
 
+FROM_FILE = "neuralmark_file"
+"""The attribute of a module that tells which checkpoint it was loaded from (`training.coded`)."""
+
+
 class LiveSuspect:
     """A live module under examination; sharded modules are read from their shards."""
 
     def __init__(self, model: torch.nn.Module | Mapping[str, Any]) -> None:
         """The module (or a state dict) as it is now."""
         self._model = LiveModel(model)
-        self.label = f"live {type(model).__name__}"
+        self._file: str | None = getattr(model, FROM_FILE, None)
+        self.label = self._file or f"live {type(model).__name__}"
 
     def require_same(self, key: Key) -> None:
         """Every process that holds a part must look with the same key."""
@@ -312,7 +317,9 @@ class LiveSuspect:
         return TableWeights(arrays, partial(traced_structure, arrays, self._model.module))
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
-        """As for a file; there are no files."""
+        """As for a file, which there is only if the module was loaded from one."""
+        if self._file is not None:  # it was read whole, so its whole digest costs little more
+            return digest_of(open_checkpoint(self._file), tensors, full=True)
         return digest_of_state(self._model.state, tensors)
 
     def digests(self) -> dict[str, str]:

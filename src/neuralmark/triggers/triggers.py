@@ -119,7 +119,8 @@ class Triggers:
 
         Raises:
             TriggerError: The data cannot be read.
-            TriggerMismatchError: There are too few inputs, or no labels where they are needed.
+            TriggerMismatchError: There are too few inputs, no labels where they are needed, or as
+                many groups as the bits cannot be shared out among.
             LiveModelError: The key's scheme reads weights, and needs no triggers.
 
         Examples:
@@ -142,10 +143,17 @@ class Triggers:
         taken = chosen_triggers(
             labels,
             seed,
-            scheme.usual_count if count is None else count,
+            _usual(scheme, key.parameters.bits) if count is None else count,
             classes,
             each=scheme.labelled,
         )
+        groups = scheme.grouping(labels[taken]).shape[1]
+        if key.parameters.bits % groups:
+            what = "classes" if scheme.labelled else "triggers"
+            raise TriggerMismatchError(
+                f"{key.parameters.bits} bits cannot be shared out evenly among {groups} {what}:"
+                f" draw from another number of {what}, or make a key of a multiple of {groups} bits"
+            )
         chosen: Any = np.ascontiguousarray(inputs[taken])
         return cls(chosen, labels[taken])
 
@@ -258,3 +266,13 @@ class Triggers:
         raise ParameterError(
             f"triggers must be Triggers or the path of their file, not {type(triggers).__name__}"
         )
+
+
+def _usual(scheme: schemes.TriggerScheme, bits: int) -> int:
+    """How many triggers are drawn unless it is said: at most as many as published, in even shares.
+
+    Classes are as many as there are.
+    """
+    counts = range(scheme.usual_count, 0, -1)
+    fits = (n for n in counts if not bits % scheme.grouping(np.zeros(n, np.int64)).shape[1])
+    return scheme.usual_count if scheme.labelled else next(fits)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark import schemes
-from neuralmark.attacks.contract import Scene
+from neuralmark.attacks.contract import Scene, Weights
 from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import SECRET_BYTES, Float, Mark, Parameters, Placement
@@ -56,11 +56,16 @@ def ground_of(scene: Scene) -> Ground:
     parameters = scene.parameters or Parameters()
     placement = scene.placement
     if not placement:
-        known = catalogue(MemoryCheckpoint(scene.weights))
+        known = catalogue(MemoryCheckpoint(chosen_weights(scene)))
         placement = placement_of(auto(known, parameters).tensors)
     if not placement:
         raise AttackError("no tensor of this model could carry a mark: nothing to forge on")
     return ground_at(scene, placement, parameters)
+
+
+def chosen_weights(scene: Scene) -> Weights:
+    """The tensors that were named to be attacked, or all that could be."""
+    return {name: scene.weights[name] for name in scene.target} or scene.weights
 
 
 def ground_at(scene: Scene, placement: Placement, parameters: Parameters) -> Ground:
