@@ -10,6 +10,7 @@ import pytest
 from neuralmark import Key, Parameters
 from neuralmark.anchors import restoring
 from neuralmark.checkpoints import TensorInfo
+from neuralmark.core import bound
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Mark
 from neuralmark.marking import verification
@@ -115,7 +116,7 @@ def test_weights_are_put_in_order_where_their_place_is_not_enough(
         return replace(verdict, mapping=finding.attempt.mapping)
 
     verdict = nothing_read(cast("Any", Nothing()), key, (), (), full_digest=False)
-    monkeypatch.setattr(verification.bound, "boundary", lambda *_: 150)
+    monkeypatch.setattr(bound, "boundary", lambda *_: 150)
     monkeypatch.setattr(verification, "_by_position", lambda *_: (found("names", placed), ""))
     monkeypatch.setattr(restoring, "restore", restored)
     monkeypatch.setattr(verification, "_restored", lambda *_: found("anchor", aligned))

@@ -6,6 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from neuralmark import schemes
 from neuralmark.core.carriers import Listed
 from neuralmark.core.exact import ExactChange
 from neuralmark.core.grid import Grid
@@ -182,11 +183,11 @@ def test_what_cannot_be_written_in_a_span_is_refused(monkeypatch: pytest.MonkeyP
         draft_in_span(planned)
     planned.base, planned.checkpoint, planned.tensors, planned.named = "base", None, (), True
     exact = SimpleNamespace(name="other", solver=lambda mark: object.__new__(ExactChange))
-    monkeypatch.setattr(spanning.schemes, "of", lambda mark: exact)
+    monkeypatch.setattr(schemes, "of", lambda mark: exact)
     with pytest.raises(ParameterError, match="other is not written inside"):
         draft_in_span(planned)
     least = SimpleNamespace(name="own", solver=lambda mark: None)
-    monkeypatch.setattr(spanning.schemes, "of", lambda mark: least)
+    monkeypatch.setattr(schemes, "of", lambda mark: least)
     tensor = cast("Any", SimpleNamespace(name="w"))
     stays = SimpleNamespace(parts=[MarkedPart(tensor, 0, None, 0.0, "all values are the same")])
     monkeypatch.setattr(spanning, "survey", lambda *_, **__: stays)
