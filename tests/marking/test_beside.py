@@ -16,7 +16,7 @@ from neuralmark.marking.beside import (
     places_for,
 )
 from neuralmark.marking.evidence import Evidence, evidence_for
-from tests.support.models import QUICK
+from tests.support.models import QUICK, sharded_model
 
 
 def short(key: Key) -> str:
@@ -34,6 +34,9 @@ def test_a_claim_lies_beside_the_folder_however_that_is_named(
     assert claim_path(Path()) == tmp_path / "models" / "mine.claim.json"
     assert claim_path(Path("..")) == tmp_path / "models.claim.json"
     assert anchor_path(Path("mine.claim.json")) == Path("mine.anchor")
+    shards = sharded_model(tmp_path / "shards")
+    for model in (shards, shards / "model.safetensors.index.json"):
+        assert claim_path(model) == tmp_path / "shards.claim.json"
 
 
 def test_what_is_not_ours_stays_where_a_claim_or_an_anchor_belongs(tmp_path: Path) -> None:

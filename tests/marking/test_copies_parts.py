@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+import torch
+from safetensors.numpy import load_file, save_file
 
 from neuralmark import EmbedOptions, Key, embed, verify
 from neuralmark.checkpoints import open_checkpoint
@@ -129,3 +130,28 @@ def test_a_copy_of_other_values_is_marked_in_tensors_of_several_pieces(tmp_path:
     done = embed(folder, key, out, EmbedOptions(anchor=False, strength=1.0))
     assert done.claim is not None
     assert verify(out / "ema", key, claim=done.claim).matched == 160
+
+
+def test_a_copy_that_is_alike_in_some_tensors_keeps_the_others(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    (folder / "other").mkdir(parents=True)
+    gaussian_model(folder / "model.safetensors")
+    table = dict(load_file(folder / "model.safetensors"))
+    table["layer2.weight"] = 3 * table["layer2.weight"]
+    save_file(table, folder / "other" / "model.safetensors")
+    key, out = Key.new(QUICK), tmp_path / "out"
+    done = embed(folder, key, out, EmbedOptions(anchor=False, strength=1.0))
+    after = load_file(out / "other" / "model.safetensors")["layer2.weight"]
+    assert np.abs(after - table["layer2.weight"]).mean() < 0.1 * np.abs(after).mean()
+    assert done.claim is not None
+    assert verify(out / "other", key, claim=done.claim).matched == 160
+
+
+def test_two_tables_of_the_same_bytes_are_one_copy(tmp_path: Path) -> None:
+    folder = gaussian_model(tmp_path / "m.safetensors").parent
+    arrays = load_file(tmp_path / "m.safetensors").items()
+    state = {name: torch.from_numpy(np.array(value)) for name, value in arrays}
+    torch.save({"state_dict": state, "state_dict_ema": state}, folder / "last.pt")
+    source = open_checkpoint(tmp_path / "m.safetensors")
+    copies = other_copies(source, folder, tuple(catalogue(source)))
+    assert [copy.name for copy in copies] == ["last.pt"]

@@ -17,14 +17,15 @@ from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.grid import Grid
 from neuralmark.core.imprint import LeastChange, goal_of
-from neuralmark.errors import InfeasibleError, UnreadableError
-from neuralmark.marking import drafting, hiding
+from neuralmark.errors import InfeasibleError, TooFewCarriersError, UnreadableError
+from neuralmark.marking import drafting
 from neuralmark.marking.anchored import _Pools
 from neuralmark.marking.drafting import Draft, Stretch, _moved, choose_strength, draft, plan
 from neuralmark.marking.placement import catalogue
 from neuralmark.marking.reading import Attempt, _taken, read_marked
 from neuralmark.marking.surveying import Base, MarkedPart, Piece, movable, survey
 from neuralmark.marking.verification import verify
+from neuralmark.marking.writing import target_of
 from tests.support.models import QUICK, gaussian, gaussian_model
 
 
@@ -73,7 +74,9 @@ def test_new_bytes_are_the_old_ones_but_for_what_moves(writeable: bool) -> None:
 def test_the_digests_of_a_draft_are_those_of_the_file_it_makes(tmp_path: Path) -> None:
     key, path = Key.new(QUICK), gaussian_model(tmp_path / "m.safetensors")
     drafted = draft(plan(open_checkpoint(path), key))
-    embed(path, key, tmp_path / "out.safetensors", EmbedOptions(anchor=False))
+    done = embed(path, key, tmp_path / "out.safetensors", EmbedOptions(anchor=False))
+    assert done.verdict is not None
+    assert done.verdict.checkpoint_digest.files is None  # of whole files nothing is said unasked
     made = load_file(tmp_path / "out.safetensors")
     assert drafted.marked_digests() == {
         name: hashlib.sha256(made[name].tobytes()).hexdigest()
@@ -156,16 +159,6 @@ def test_a_budget_that_buys_nothing_is_told_what_the_weakest_mark_takes(tmp_path
         choose_strength(solver, found.reading, None, 1e-6)
 
 
-def test_where_nothing_can_be_told_apart_half_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: Any = SimpleNamespace(
-        reading=SimpleNamespace(pooled=np.ones(4)), shifts=lambda change: change
-    )
-    solver: Any = SimpleNamespace(change=lambda pooled, goal: pooled * goal)
-    for seen, told in ((None, 0.5), (0.7, 0.7)):
-        monkeypatch.setattr(hiding, "exposed", lambda *_, seen=seen: seen)
-        assert hiding.exposure_at(found, solver, 1.0, 0) == told
-
-
 @pytest.mark.parametrize("shape", [(1, 4097), (4097, 1), (4097,)])
 def test_one_row_or_one_column_has_no_part_of_low_rank(
     shape: tuple[int, ...], tmp_path: Path
@@ -208,7 +201,9 @@ def test_a_model_that_cannot_be_read_is_marked_in_named_tensors_only(tmp_path: P
     checkpoint, key = open_checkpoint(tmp_path / "m.safetensors"), Key.new(QUICK)
     with pytest.raises(UnreadableError, match="cannot be read"):
         plan(checkpoint, key)
-    assert [tensor.name for tensor in plan(checkpoint, key, ["a.weight"]).tensors] == ["a.weight"]
+    named = plan(checkpoint, key, ["a.weight"])
+    assert [tensor.name for tensor in named.tensors] == ["a.weight"]
+    assert named.quantised == 1
 
 
 def test_what_the_same_key_left_beside_is_written_anew(tmp_path: Path) -> None:
@@ -220,3 +215,14 @@ def test_what_the_same_key_left_beside_is_written_anew(tmp_path: Path) -> None:
     again = embed(gaussian_model(tmp_path / "other.safetensors", seed=5), key, out)
     assert [again.claim_file, again.anchor_file] == [str(file) for file in beside]
     assert verify(out, key).verified
+
+
+def test_an_output_may_be_named_by_a_text(tmp_path: Path) -> None:
+    target = target_of(tmp_path / "m", str(tmp_path / "o"), in_place=False, overwrite=False)
+    assert target == tmp_path / "o"
+
+
+def test_a_model_of_small_tensors_has_too_few_carriers(tmp_path: Path) -> None:
+    save_file({"a.bias": gaussian(100)}, tmp_path / "m.safetensors")
+    with pytest.raises(TooFewCarriersError, match="no tensor is suitable"):
+        plan(open_checkpoint(tmp_path / "m.safetensors"), Key.new(QUICK))

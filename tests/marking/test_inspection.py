@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import neuralmark
-from neuralmark import Key, Parameters
+from neuralmark import Key, Parameters, schemes
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import ParameterError
 from neuralmark.marking.inspection import _advice, unit_cost
@@ -182,3 +182,13 @@ def test_the_largest_strength_that_hides_is_advised() -> None:
     assert "merged adapter" in _advice(shown, 0.51)
     assert "too little" in _advice(shown, 0.5)
     assert "strength 1:" in _advice({**shown, 1.0: 0.6}, 0.9)
+
+
+def test_with_a_key_one_expected_carrier_a_pool_is_counted_too(tmp_path: Path) -> None:
+    save_file({"a.weight": gaussian(2, 320)}, tmp_path / "m.safetensors")
+    placement = (("a.weight", (2, 320)),)
+    scheme = schemes.get(QUICK.scheme)
+    keys = (Key.new(QUICK) for _ in range(100))
+    short = next(key for key in keys if not scheme.carriers(key.at(placement), placement).size)
+    (row,) = neuralmark.inspect(tmp_path / "m.safetensors", short).rows
+    assert (row.weights_per_pool, row.carriers) == (0, 0)

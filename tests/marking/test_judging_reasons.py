@@ -9,6 +9,7 @@ import pytest
 
 from neuralmark import Key, Parameters
 from neuralmark.anchors import restoring
+from neuralmark.checkpoints import TensorInfo
 from neuralmark.core import bound
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Mark
@@ -24,6 +25,7 @@ from neuralmark.marking.judging import (
     _status,
     nothing_read,
 )
+from neuralmark.marking.placement import Tensor, catalogue_of
 from neuralmark.marking.reading import Attempt, Reading
 from neuralmark.records import Coverage, Digest, Gap
 from neuralmark.records.alignment import Alignment
@@ -87,6 +89,12 @@ def test_bars_of_margins_begin_at_zero_where_all_are_on_one_side() -> None:
     assert (sum(left.matched), sum(left.missed)) == (0, 3)
 
 
+def test_bars_of_margins_are_as_wide_on_both_sides() -> None:
+    for margins, bars in (([-0.55, 0.3, 2.0], range(-6, 21)), ([-2.0, 0.3, 0.55], range(-20, 7))):
+        edges = _histogram(np.array(margins)).edges
+        assert edges == pytest.approx([0.1 * bar for bar in bars])
+
+
 @pytest.mark.parametrize(
     ("placed", "aligned", "reading", "looked"),
     [(150, 0, "names", False), (149, 148, "names", True), (149, 149, "anchor", True)],
@@ -125,12 +133,27 @@ class Nothing:
     """A suspect without tensors."""
 
     label = "nothing"
+    known: list[Tensor]
 
-    def tensors(self) -> list[Any]:
-        return []
+    def __init__(self) -> None:
+        self.known = []
+
+    def tensors(self) -> list[Tensor]:
+        return self.known
 
     def weights(self) -> Any:
         return None
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
         return Digest("", tensors)
+
+
+def test_where_nothing_is_read_the_claim_or_the_model_is_what_was_wanted() -> None:
+    known = catalogue_of([TensorInfo("a.weight", "F32", (4, 5))])
+    suspect = Nothing()
+    suspect.known = known
+    key = Key.new(Parameters(160, 320))
+    claimed = nothing_read(cast("Any", suspect), key, (("b", (2, 3)),), (GAP,), full_digest=False)
+    assert (claimed.coverage.wanted, claimed.mapping) == (6, "names")
+    searched = nothing_read(cast("Any", suspect), key, (), (), full_digest=False)
+    assert (searched.coverage.wanted, searched.mapping) == (20, "search")

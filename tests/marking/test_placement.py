@@ -136,6 +136,7 @@ def test_the_reason_names_the_spread_and_what_it_takes() -> None:
     assert wide.startswith(f"wide: {len(chosen(DEEP))} of 180 inner weight tensors, ")
     assert quick.startswith("quick: 4 of 180 largest inner weight tensors, 16,777,216 weights")
     assert everything.startswith("all: all inner weight tensors, 503,316,480 weights")
+    assert all(why.endswith(" carriers per pool") for why in (wide, quick, everything))
 
 
 def test_an_unknown_spread_is_refused() -> None:
@@ -238,6 +239,8 @@ def test_select_takes_stored_and_canonical_names_in_any_order() -> None:
     one = select(tensors, ["module.layer3.0.conv1.weight", "layer2.0.conv1.weight"])
     two = select(tensors, ["layer2.0.conv1.weight", "layer3.0.conv1.weight"])
     assert one == two
+    (plain,) = catalogue_of([TensorInfo("a.weight", "F32", (8, 8))])
+    assert select([plain], ["module.a.weight"]) == (plain,)
     with pytest.raises(UnknownTensorError, match="did you mean"):
         select(tensors, ["layer3.0.conv9.weight"])
     with pytest.raises(UnknownTensorError, match="'neuralmark inspect MODEL' lists them"):

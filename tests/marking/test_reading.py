@@ -175,6 +175,8 @@ def test_with_one_carrier_a_pool_the_spread_is_that_of_the_pools() -> None:
     pooled = np.array([1.0, 2.0, 3.0, 6.0])
     alone = Reading(Carriers.everything(4, 4), pooled, 0.0, 1.0, {})
     assert alone.sigma_z == pytest.approx(14**0.5)
+    rounded = replace(alone, within=1e-9)  # what rounding leaves of nothing
+    assert rounded.sigma_z == pytest.approx(14**0.5)
     constant = Reading(Carriers.everything(16, 4), pooled, 0.0, 1.0, {})
     assert constant.sigma_z == pytest.approx(14**0.5)
     usual = Reading(Carriers.everything(16, 4), pooled, 3.0, 1.0, {})
@@ -211,3 +213,12 @@ def test_an_empty_pool_is_refused() -> None:
     thrice = replace(mark, parameters=replace(parameters, rounds=3))
     with pytest.raises(TooFewCarriersError, match="tensors of 1,024 weights"):
         require_carriers(thrice, (("w", (127,)),))
+
+
+def test_a_large_turned_tensor_of_half_precision(tmp_path: Path) -> None:
+    values = torch.randn(1100, 1000, generator=torch.Generator().manual_seed(3)).bfloat16()
+    save_file({"w": values}, tmp_path / "m.safetensors")
+    carriers = Carriers.everything(1100 * 1000, POOLS)
+    way = attempt_at(tmp_path / "m.safetensors", "w", transposed=True)
+    reading = read_marked(open_checkpoint(tmp_path / "m.safetensors"), way, carriers)
+    agrees(reading, values.double().numpy().T.reshape(-1), carriers)

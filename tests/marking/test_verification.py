@@ -10,15 +10,17 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import neuralmark
-from neuralmark import Claim, Key, Parameters
+from neuralmark import Claim, Key, Parameters, schemes
 from neuralmark.core.bound import bound_log2, boundary
 from neuralmark.errors import (
     ClaimMismatchError,
+    LiveModelError,
     NonFiniteError,
     ParameterError,
     TooFewCarriersError,
     UnsuitableTensorError,
 )
+from neuralmark.marking.verification import UNANCHORED, verify
 from tests.support.models import SMALL, gaussian, saved
 
 
@@ -313,3 +315,28 @@ def test_a_prefix_that_only_some_tensors_lost(tmp_path: Path) -> None:
     assert verdict.mapping == "prefix"
     assert verdict.matched < 256
     assert "1 of the 3 tensors" in verdict.reason
+
+
+def test_anchors_are_spoken_of_where_a_search_found_nothing(
+    unbound: tuple[Path, Key, Claim],
+) -> None:
+    path, key, claim = unbound
+    other = Key.new(SMALL)
+    raw = Key.raw(other.at(claim.placement).matrix, 2, "strided")
+    foreign = replace(claim, fingerprint=other.fingerprint, commitment=other.commitment)
+    for given, followed, status, told in (
+        *((key, None, "verified", False), (key, claim, "verified", False)),
+        *((other, None, "not-verified", True), (other, foreign, "not-verified", False)),
+        (raw, None, "not-verified", False),
+    ):
+        verdict = neuralmark.verify(path, given, claim=followed)
+        assert verdict.status == status
+        assert (UNANCHORED in verdict.reason) == told
+
+
+def test_keys_of_schemes_that_read_activations_are_refused(
+    marked: tuple[Path, Key, Claim],
+) -> None:
+    key = Key.new(schemes.parameters("deepsigns"))
+    with pytest.raises(LiveModelError, match="deepsigns"):
+        verify(marked[0], key)
