@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_state
 
-from neuralmark import Key, attacks, embed, imprint, verify
+from neuralmark import Key, attacks, embed, imprint, rebuild_claim, schemes, verify
 from neuralmark.attacks import StandardOptions, StandardReport, standard
 from neuralmark.attacks.engine import costing
 from neuralmark.attacks.engine.arena import seed_of
@@ -32,7 +32,7 @@ from tests.support.images import LAYER, network
 from tests.support.images import data as images
 from tests.support.learnt import digits
 from tests.support.models import QUICK, gaussian_model
-from tests.support.schemes import MARKING, key_of, parameters, trained
+from tests.support.schemes import MARKING, key_of, layers, parameters, trained
 
 KEY = Key(QUICK, b"", salt=bytes(32), secret=bytes([1]) * 32)
 NOISE = StandardOptions(only=["noise"], jobs=1)
@@ -134,14 +134,16 @@ def test_every_scheme_of_weights(name: str, tmp_path: Path) -> None:
     key = key_of(parameters(name))
     model = network(10)
     save_state(model.state_dict(), tmp_path / "model.safetensors")
-    writes = name != "greedymark"
+    writes, where = schemes.get(name).writes, layers(name)
     if writes:
-        claim = imprint(model, key, tensors=[LAYER]).claim
+        claim = imprint(model, key, tensors=where).claim
     else:
         model, claim = trained(key), None
-    assert verify(model, key, tensors=[LAYER]).verified
+    assert verify(model, key, tensors=where).verified
     marked = tmp_path / "marked.safetensors"
     save_state(model.state_dict(), marked)
+    if len(where) > 1 and not writes:
+        _, claim = rebuild_claim(marked, key, tensors=where)
     options = StandardOptions(tmp_path / "model.safetensors", ["noise", "rewrite"], jobs=1)
     report = standard(marked, key, options, claim=claim)
     assert report.before.scheme == name
@@ -151,7 +153,7 @@ def test_every_scheme_of_weights(name: str, tmp_path: Path) -> None:
     assert report.unmarked >= 6
     assert (report.cost.embed is not None) == writes
     if not writes:
-        assert report.cost.embed_how.startswith("not measured: greedymark is trained in")
+        assert report.cost.embed_how.startswith(f"not measured: {name} is trained in")
         (over,) = (each for each in report.modifications if each.attack == "rewrite")
         assert over.points == ()
         assert "cannot be written post hoc" in over.why
