@@ -294,7 +294,11 @@ def test_what_does_not_fit_is_named() -> None:
     wide = torch.nn.Sequential(*model[:3], torch.nn.Linear(128, 64), *[torch.nn.ReLU()])
     with pytest.raises(TriggerMismatchError, match="the mark was made for"):
         neuralmark.verify(wide, key, claim=claim, triggers=made.triggers)
-    three = Triggers.draw(everything(), key, count=4, classes=[0, 1, 2])
+    with pytest.raises(TriggerMismatchError, match="evenly among 3 classes"):
+        Triggers.draw(everything(), key, count=4, classes=[0, 1, 2])
+    known = everything()
+    chosen = np.concatenate([np.flatnonzero(known.labels == label)[:4] for label in range(3)])
+    three = Triggers.of(known.inputs[chosen], known.labels[chosen])
     with pytest.raises(ParameterError, match="multiple of 3"):
         neuralmark.verify(model, key, tensors=["3"], triggers=three)
     bare = Triggers.of(made.triggers.inputs)
