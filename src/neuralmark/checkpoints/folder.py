@@ -1,5 +1,6 @@
 """A Hugging Face folder, or the index of its shards: several files as one checkpoint."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,22 @@ def _only(path: Place) -> str:
     if found:
         return found[0]
     names = sorted(entry.name for entry in path.glob("*.safetensors"))
-    if len(names) == 1:
-        return names[0]
+    made = [] if names else _converted(path)
+    if len(names or made) == 1:
+        return (names or made)[0]
+    if made:
+        raise AmbiguousFolderError(
+            f"{path}: holds {made[0]} and {made[1]}: name one of them ({path / made[0]})"
+        )
     words = f"{len(names)} safetensors files but no index" if names else "no model file"
     raise UnknownFormatError(f"{path}: {words}; expected one of {', '.join((*INDEXED, *WHOLE))}")
+
+
+def _converted(path: Place) -> list[str]:
+    """Models in formats that others are converted to; of one in several parts, the first."""
+    names = sorted(entry.name for entry in path.glob("*.gguf"))
+    parts = {name: re.search(r"-(\d{5})-of-\d{5}\.gguf$", name) for name in names}
+    return [name for name, part in parts.items() if part is None or part[1] == "00001"]
 
 
 def _of_weights(name: str) -> bool:
