@@ -8,18 +8,19 @@ from neuralmark.errors import MalformedError
 from neuralmark.storage.places import Place, bytes_at
 
 WINDOW = 1 << 18
-"""Bytes that are fetched at once."""
+"""Bytes that are fetched at once, if nothing else is said."""
 
 
 class ForwardReader:
     """Gives the next bytes of a file; whatever ends too early is a named error."""
 
-    def __init__(self, place: Place, at: int = 0) -> None:
-        """Begin at an offset."""
+    def __init__(self, place: Place, window: int = WINDOW) -> None:
+        """Begin at the front; so many bytes are fetched at once."""
         self.place = place
         self.size = place.stat().st_size
-        self.at = at
-        self._start, self._window = at, b""
+        self.at = 0
+        self._most = window
+        self._start, self._window = 0, b""
         self._file = place.open("rb", buffering=0)
 
     def __enter__(self) -> Self:
@@ -41,7 +42,7 @@ class ForwardReader:
         if low + length > len(self._window):
             self.require(length)
             self._start, low = self.at, 0
-            self._window = bytes_at(self._file, max(length, WINDOW), self.at)
+            self._window = bytes_at(self._file, max(length, self._most), self.at)
             if len(self._window) < length:
                 raise self.cut_off()
         self.at += length
