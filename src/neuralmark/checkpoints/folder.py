@@ -18,7 +18,7 @@ MAX_INDEX = 16 << 20
 MAX_SHARDS = 10_000
 INDEX_SUFFIX = ".index.json"
 WHOLE = ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "model.pt")
-CONVERTED = ("flax_model.msgpack", "flax_model.msgpack.index.json")
+CONVERTED = ("flax_model.msgpack", "flax_model.msgpack.index.json", "tf_model.h5")
 """Taken where a folder holds nothing of the above: loaders take them last."""
 INDEXED = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 

@@ -8,11 +8,21 @@ _SUFFIXES = {
     ".pt2": "an exported program: save its weights with torch.save(torch.export.load(FILE)"
     ".state_dict, 'model.pt')",
     ".onnx": "an ONNX graph: mark the model that it was exported from, then export again",
-    ".h5": "an HDF5 file: save the weights as safetensors or npz",
-    ".keras": "a Keras archive: save the weights as safetensors or npz",
     ".tflite": "a TensorFlow Lite model: mark the model that it was converted from",
 }
-FOREIGN = (*_SUFFIXES, ".gguf", ".msgpack", ".ggml", ".ot", ".mlmodel", ".pb", ".engine")
+FOREIGN = (
+    *_SUFFIXES,
+    ".gguf",
+    ".msgpack",
+    ".h5",
+    ".hdf5",
+    ".keras",
+    ".ggml",
+    ".ot",
+    ".mlmodel",
+    ".pb",
+    ".engine",
+)
 """Endings of model files that are not marked along with the model that they were made from."""
 
 
