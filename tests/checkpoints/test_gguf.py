@@ -2,6 +2,7 @@
 
 import struct
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import neuralmark
 from neuralmark import Key
@@ -33,7 +34,17 @@ from tests.support import kquants
 from tests.support.checks import one_line
 from tests.support.commands import call
 from tests.support.far import MirrorPlace
-from tests.support.llamas import HEADS, OURS, converted, llama_folder, paired
+from tests.support.llamas import (
+    HEADS,
+    INNER,
+    KV_HEADS,
+    LAYERS,
+    OURS,
+    WIDTH,
+    converted,
+    llama_folder,
+    paired,
+)
 from tests.support.makers.gguf import save
 from tests.support.models import SMALL, gaussian
 
@@ -288,6 +299,33 @@ def test_quantised_rows_are_put_back(tmp_path: Path) -> None:
             assert np.array_equal(values(checkpoint, name), expected), name
 
 
+@pytest.mark.parametrize("kind", [Kind.F16, Kind.Q8_0, Kind.Q4_K], ids=str)
+def test_transformers_reads_the_same(kind: Kind, tmp_path: Path) -> None:
+    """Its own reader of GGUF undoes names and rows by itself."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    _, path = twin(tmp_path, kind)
+    with torch.device("meta"):
+        config = LlamaConfig(  # type: ignore[no-untyped-call]
+            vocab_size=64,
+            hidden_size=WIDTH,
+            intermediate_size=INNER,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=HEADS,
+            num_key_value_heads=KV_HEADS,
+        )
+        empty = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loaded = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=empty)
+    checkpoint = open_checkpoint(path)
+    assert set(checkpoint.names()) == set(loaded["tensors"])
+    for name, tensor in loaded["tensors"].items():
+        assert np.array_equal(values(checkpoint, name), tensor.float().numpy()), name
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_llama_is_marked_where_its_rows_lie(in_place: bool, tmp_path: Path) -> None:
     """Marked as GGUF in float16: only the marked tensors change, and converting back finds it."""
@@ -333,6 +371,29 @@ def test_a_marked_folder_is_verified_after_conversion(
         converted(folder, tmp_path / "clean.gguf", kind), key, claim=done.claim
     )
     assert not stranger.verified
+
+
+@pytest.mark.parametrize("kind", [Kind.F16, Kind.Q8_0], ids=str)
+def test_the_turned_matrices_of_gpt2_are_found(kind: Kind, tmp_path: Path) -> None:
+    """Its layers are [in, out] in transformers and [out, in] in GGUF."""
+    shapes = {"attn_qkv": (128, 384), "attn_output": (128, 128), "ffn_up": (128, 512)}
+    shapes["ffn_down"] = (512, 128)
+    stored = [f"blk.{i}.{part}.weight" for i in (0, 1) for part in shapes]
+    names = {each: str(taken_apart(each, "gpt2").name) for each in stored}
+    source = {
+        names[each]: gaussian(*shapes[each.split(".")[2]], seed=i) for i, each in enumerate(stored)
+    }
+    save_file(source, tmp_path / "gpt2.safetensors")
+    key, out = Key.new(SMALL), tmp_path / "marked.safetensors"
+    done = neuralmark.embed(
+        tmp_path / "gpt2.safetensors", key, out, neuralmark.EmbedOptions(anchor=False)
+    )
+    marked = load_file(out)
+    turned = {each: gguf.quants.quantize(marked[names[each]].T.copy(), kind) for each in stored}
+    path = save(tmp_path / "m.gguf", turned, "gpt2", dict.fromkeys(stored, kind))
+    verdict = neuralmark.verify(path, key, claim=done.claim)
+    assert verdict.verified
+    assert verdict.matched == 256
 
 
 def test_norms_of_gemma_lose_what_was_added(tmp_path: Path) -> None:
