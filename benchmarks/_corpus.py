@@ -14,6 +14,7 @@ import numpy as np
 
 import neuralmark
 from benchmarks import _tensors
+from benchmarks._converted import converted
 from neuralmark.core.key import Parameters
 
 PASSPHRASE = "correct horse"
@@ -59,6 +60,7 @@ def seeds(folder: Path) -> list[Seed]:
     folder.mkdir(parents=True, exist_ok=True)
     made = [*_safetensors(folder), *_torch(folder), *_npz(), *_matrices(folder)]
     made += [*_keys(folder), _claim(folder), *_folder(folder)]
+    made += [Seed(name, "checkpoint", end, data) for name, end, data in converted(folder)]
     return made
 
 

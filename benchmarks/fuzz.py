@@ -1,6 +1,7 @@
 """Mutational fuzzing of every reader: checkpoints, key files, claims, imported matrices.
 
     python -m benchmarks.fuzz [--inputs 100000] [--seed 0] [--processes 2] [--dump DIR] [--json]
+                              [--only gguf --only keras …]
 
 Must be reached: whatever the input, only subclasses of NeuralMarkError come out, no warning is
 given, and no input takes 5 seconds or 300 MB of memory. The same seed gives the same inputs. An
@@ -221,12 +222,14 @@ def run_batch(seed: int, first: int, last: int) -> Outcome:
     return outcome
 
 
-def run_all(inputs: int, seed: int, processes: int, dump: Path) -> Outcome:
+def run_all(inputs: int, seed: int, processes: int, dump: Path, only: list[str]) -> Outcome:
     """All inputs, spread over processes; progress on a terminal only."""
     total, done = Outcome(), 0
     cuts = [*range(0, inputs, BATCH), inputs]
     with scratch() as folder:
-        setup = (folder, _corpus.seeds(folder), dump)
+        seeds = _corpus.seeds(folder)
+        seeds = [each for each in seeds if each.name.startswith(tuple(only))] if only else seeds
+        setup = (folder, seeds, dump)
         with ProcessPoolExecutor(processes, initializer=start_worker, initargs=setup) as pool:
             jobs = [pool.submit(run_batch, seed, a, b) for a, b in pairwise(cuts)]
             for job in as_completed(jobs):
@@ -259,9 +262,12 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--processes", type=int, default=2)
     options.add_argument("--dump", type=Path, default=Path("fuzz-offences"))
+    options.add_argument("--only", action="append", default=[], help="beginnings of seeds' names")
     chosen = options.parse_args(arguments)
     report = Report(f"fuzzing the readers with {chosen.inputs:,} inputs", chosen.json)
-    total = run_all(chosen.inputs, chosen.seed, chosen.processes, chosen.dump.absolute())
+    total = run_all(
+        chosen.inputs, chosen.seed, chosen.processes, chosen.dump.absolute(), chosen.only
+    )
     show(report, total)
     ran = sum(total.counts.values())
     report.target("inputs run", ran, f"{chosen.inputs}", passed=ran == chosen.inputs)

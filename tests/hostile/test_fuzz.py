@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from flax.serialization import msgpack_serialize
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -21,6 +23,7 @@ from neuralmark import Claim, Key, Parameters, embed, import_key, verify
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import NeuralMarkError
 from tests.support.checks import one_line
+from tests.support.makers import flax, gguf
 from tests.support.models import gaussian
 
 WORD = "correct horse"
@@ -116,7 +119,34 @@ def make_npz_compressed(path: Path) -> None:
         np.savez_compressed(file, allow_pickle=False, **arrays())
 
 
-MAKERS = (make_safetensors, make_torch_zip, make_torch_legacy, make_npz, make_npz_compressed)
+def make_gguf(path: Path) -> None:
+    given = {"blk.0.attn_q.weight": gaussian(96, 100), **arrays()}
+    gguf.save(path, given, "llama", {}, {"llama.attention.head_count": 8})
+
+
+def make_gguf_quantised(path: Path) -> None:
+    kind = gguf.Kind.Q4_0
+    names = ("blk.0.attn_q.weight", "blk.0.ffn_up.weight")
+    given = {name: gguf.quantised(gaussian(96, 128), kind) for name in names}
+    kinds, fields = dict.fromkeys(given, kind), {"llama.attention.head_count": 8}
+    gguf.save(path, given, "llama", kinds, fields)
+
+
+def make_flax(path: Path) -> None:
+    path.write_bytes(msgpack_serialize(flax.nested(arrays())))
+
+
+def make_keras(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        for name, array in arrays().items():
+            file[f"layers/{name}/vars/0"] = array
+        file.create_dataset("more", data=gaussian(96, 100), chunks=(9, 100), compression="gzip")
+
+
+MAKERS = (
+    *(make_safetensors, make_torch_zip, make_torch_legacy, make_npz, make_gguf),
+    *(make_npz_compressed, make_gguf_quantised, make_flax, make_keras),
+)
 
 
 def mutated(data: bytes, changes: list[Edit]) -> bytes:
@@ -155,7 +185,7 @@ def test_checkpoints(folder: Path, make: Callable[[Path], None], changes: list[E
     attempt(folder / "mutant", mutated(seed.read_bytes(), changes), read_all)
 
 
-@pytest.mark.parametrize("make", MAKERS[:4], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", MAKERS[:5], ids=lambda make: make.__name__)
 @fuzz(30)
 def test_embedding(folder: Path, make: Callable[[Path], None], changes: list[Edit]) -> None:
     seed = folder / make.__name__

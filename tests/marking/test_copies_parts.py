@@ -97,7 +97,7 @@ def test_an_ending_promises_a_format_of_a_file_alone(tmp_path: Path) -> None:
     path = gaussian_model(tmp_path / "m.safetensors")
     for out in (None, "o.safetensors", "o.SafeTensors", "o", "o.other", tmp_path / "o.safetensors"):
         whole(path, out)
-    for out, promised in (("o.bin", "torch"), ("o.gguf", "another"), ("o.pkl", "another")):
+    for out, promised in (("o.bin", "torch"), ("o.gguf", "gguf"), ("o.pkl", "another")):
         with pytest.raises(OutputError, match=promised):
             whole(path, out)
     odd = tmp_path / "m.bin"  # of safetensors, whatever its name says

@@ -1,5 +1,6 @@
 """A Hugging Face folder, or the index of its shards: several files as one checkpoint."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ MAX_INDEX = 16 << 20
 MAX_SHARDS = 10_000
 INDEX_SUFFIX = ".index.json"
 WHOLE = ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "model.pt")
+CONVERTED = ("flax_model.msgpack", "flax_model.msgpack.index.json", "tf_model.h5")
+"""Taken where a folder holds nothing of the above: loaders take them last."""
 INDEXED = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
@@ -52,10 +55,23 @@ def _only(path: Place) -> str:
     if found:
         return found[0]
     names = sorted(entry.name for entry in path.glob("*.safetensors"))
-    if len(names) == 1:
-        return names[0]
+    made = [] if names else _converted(path)
+    if len(names or made) == 1:
+        return (names or made)[0]
+    if made:
+        raise AmbiguousFolderError(
+            f"{path}: holds {made[0]} and {made[1]}: name one of them ({path / made[0]})"
+        )
     words = f"{len(names)} safetensors files but no index" if names else "no model file"
     raise UnknownFormatError(f"{path}: {words}; expected one of {', '.join((*INDEXED, *WHOLE))}")
+
+
+def _converted(path: Place) -> list[str]:
+    """Models in formats that others are converted to; of one in several parts, the first."""
+    known = [name for name in CONVERTED if (path / name).is_file()]
+    names = [] if known else sorted(entry.name for entry in path.glob("*.gguf"))
+    parts = {name: re.search(r"-(\d{5})-of-\d{5}\.gguf$", name) for name in names}
+    return known + [name for name, part in parts.items() if part is None or part[1] == "00001"]
 
 
 def _of_weights(name: str) -> bool:
@@ -109,6 +125,8 @@ class _Folder(Checkpoint):
 
 def _sharded(folder: Place, index: Place) -> Checkpoint:
     wanted = _weight_map(index)
+    if index.name.endswith(".msgpack" + INDEX_SUFFIX):  # Flax puts slashes into names
+        wanted = {name.replace("/", "."): file for name, file in wanted.items()}
     suffix = index.name.removesuffix(INDEX_SUFFIX).rpartition(".")[2]
     files = list(dict.fromkeys(wanted.values()))
     if len(files) > MAX_SHARDS:

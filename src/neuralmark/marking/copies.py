@@ -30,6 +30,7 @@ _SAME = 0.1
 _FORMATS = {
     ".safetensors": "safetensors",
     ".npz": "npz",
+    ".gguf": "gguf",
     **dict.fromkeys((".bin", ".pt", ".pth", ".ckpt"), "torch"),
 }
 """What an ending promises."""
@@ -56,7 +57,7 @@ def refuse_unmarkable(source: Checkpoint, root: Path) -> None:
     weights = sum(source.info(name).size for name in source.names())
     names = {tensor.entry for tensor in catalogue(source)}
     for file in _files(root):
-        if file.suffix.lower() in FOREIGN:
+        if file.suffix.lower() in FOREIGN and file.resolve() not in own:
             raise _unmarkable(file, root, "its format cannot be marked")
     for name, checkpoint in _others(root, own):
         known = catalogue(checkpoint)
@@ -241,11 +242,13 @@ def check_whole(
         )
 
 
-def unmarked_in(root: Path) -> tuple[str, ...]:
+def unmarked_in(source: Checkpoint, root: Path) -> tuple[str, ...]:
     """Name what stays unmarked in a folder that was marked in place."""
     if not root.is_dir():
         return ()
-    foreign = [file for file in _files(root) if file.suffix.lower() in FOREIGN]
+    own = {file.resolve() for file in source.files()}
+    others = [file for file in _files(root) if file.resolve() not in own]
+    foreign = [file for file in others if file.suffix.lower() in FOREIGN]
     kept = [entry for entry in root.iterdir() if entry.name in files.LEFT_OUT]
     return tuple(
         f"{path.relative_to(root)} may hold the unmarked weights: do not publish it"

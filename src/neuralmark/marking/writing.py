@@ -108,7 +108,7 @@ def write_in_place(
     left = tuple(
         f"{o.name} holds the marked tensors too, and stays unmarked: use out=..." for o in others
     )
-    return Written(places, claim, verdict, left + unmarked_in(root))
+    return Written(places, claim, verdict, left + unmarked_in(checkpoint, root))
 
 
 def _foretold(drafted: Draft) -> Claim:

@@ -8,13 +8,22 @@ _SUFFIXES = {
     ".pt2": "an exported program: save its weights with torch.save(torch.export.load(FILE)"
     ".state_dict, 'model.pt')",
     ".onnx": "an ONNX graph: mark the model that it was exported from, then export again",
-    ".h5": "an HDF5 file: save the weights as safetensors or npz",
-    ".keras": "a Keras archive: save the weights as safetensors or npz",
-    ".msgpack": "a Flax file: save the weights as safetensors",
     ".tflite": "a TensorFlow Lite model: mark the model that it was converted from",
 }
-FOREIGN = (*_SUFFIXES, ".gguf", ".ggml", ".ot", ".mlmodel", ".pb", ".engine")
-"""Endings of model files that can neither be read nor marked."""
+FOREIGN = (
+    *_SUFFIXES,
+    ".gguf",
+    ".msgpack",
+    ".h5",
+    ".hdf5",
+    ".keras",
+    ".ggml",
+    ".ot",
+    ".mlmodel",
+    ".pb",
+    ".engine",
+)
+"""Endings of model files that are not marked along with the model that they were made from."""
 
 
 def hint(path: Place, head: bytes) -> str | None:
@@ -23,8 +32,6 @@ def hint(path: Place, head: bytes) -> str | None:
         return "is a git-LFS pointer, not the model: run 'git lfs pull' in its folder"
     if head.startswith(_ANCHOR):
         return "is an anchor, not a model: give the model, and the anchor as anchor=..."
-    if head.startswith(b"GGUF"):
-        return "is a GGUF file: mark the model that it was made from, then convert again"
     if path.is_dir() and (path / ".metadata").is_file() and any(path.glob("*.distcp")):
         return (
             "is a distributed checkpoint: run 'python -m torch.distributed.checkpoint.format_utils"
