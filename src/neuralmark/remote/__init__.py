@@ -13,7 +13,11 @@ from neuralmark.remote.transfer.addresses import is_url, parsed, redacted, schem
 __all__ = ["RemoteOptions", "at_url", "is_url", "scheme_names"]
 
 _REGISTRY: Registry[RemoteService] = Registry(
-    __name__, RemoteService, "scheme", "neuralmark.remote", AddressError
+    __name__,
+    RemoteService,  # type: ignore[type-abstract]
+    "scheme",
+    "neuralmark.remote",
+    AddressError,
 )
 
 
@@ -29,8 +33,8 @@ def at_url(url: str, options: RemoteOptions | None = None) -> RemotePlace:
     Nothing is asked before something is read.
 
     Args:
-        url: `hf://owner/name[@revision][/file]`, `https://…`, `s3://…`, `gs://…` or `az://…`: a file,
-            or the folder of a model.
+        url: `hf://owner/name[@revision][/file]`, `https://…`, `s3://…`, `gs://…` or `az://…`: a
+            file, or the folder of a model.
         options: Whom to ask, and whether to keep what was fetched; see `RemoteOptions`.
 
     Returns:

@@ -1,9 +1,10 @@
 """The contract of a URL's scheme: what is behind it, what lies in it, and ranges of its bytes.
 
 A scheme's module (one file beside this one; its name is the scheme: `hf` reads `hf://`) holds one
-class that derives from `RemoteService`. It says what it knows of a path (`look`), fetches a range of
-the version that was seen first (`fetch`), and lists (`listing`, `tree`). Reading ahead, the cache,
-memory of what was seen, and the members of `FarPlace` are `RemotePlace` and the session behind it.
+class that derives from `RemoteService`. It says what it knows of a path (`look`), fetches a range
+of the version that was seen first (`fetch`), and lists (`listing`, `tree`). Reading ahead, the
+cache, memory of what was seen, and the members of `FarPlace` are `RemotePlace` and the session
+behind it.
 """
 
 from abc import ABC, abstractmethod

@@ -1,7 +1,8 @@
 """Buckets of Google Cloud Storage: `gs://bucket/folder/file`.
 
-Credentials are those of the environment (`GOOGLE_APPLICATION_CREDENTIALS`, a service account) and of
-`gcloud auth application-default login`. Without any, buckets that are open to all are read unsigned.
+Credentials are those of the environment (`GOOGLE_APPLICATION_CREDENTIALS`, a service account) and
+of `gcloud auth application-default login`. Without any, buckets that are open to all are read
+unsigned.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Models of the Hugging Face hub: `hf://owner/name[@revision][/file]`.
 
-The revision is looked up once and then the commit is read, whatever the branch does meanwhile. Where
-the hub is ($HF_ENDPOINT) and who asks ($HF_TOKEN, or the token that `hf auth login` kept) is found as
-the hub's own client finds it.
+The revision is looked up once and then the commit is read, whatever the branch does meanwhile.
+Where the hub is ($HF_ENDPOINT) and who asks ($HF_TOKEN, or the token that `hf auth login` kept) is
+found as the hub's own client finds it.
 """
 
 import os
@@ -122,8 +122,7 @@ class Hub(RemoteService):
                 return
             if answer.status != 200:
                 raise self._refusal(self.label(path), answer)
-            for entry in _entries(self.label(path), data):
-                yield entry
+            yield from _entries(self.label(path), data)
             at = self._next_page(at, answer)
 
     def _next_page(self, at: Address, answer: Answer) -> Address | None:

@@ -104,9 +104,8 @@ class FarPlace(ABC):
         """Itself: there are no links."""
         return self
 
-    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:  # noqa: B027 - may be ignored
         """Be told which (offset, length) will be read soon, in this order: fetch them ahead."""
-        return None
 
     def pinned(self) -> str | None:
         """To which version of it all reading is held (a commit, a version, an ETag), if to any."""

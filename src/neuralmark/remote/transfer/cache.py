@@ -1,7 +1,7 @@
 """Ranges that were fetched, kept on this machine: immutable files, so processes need no lock.
 
-A range is a file of its own, named by where it begins and ends, in a folder named by the hash of URL
-and version. It is written under another name and renamed, and ends in a digest: what a crash or a
+A range is a file of its own, named by where it begins and ends, in a folder named by the hash of
+URL and version. It is written under another name and renamed, and ends in a digest: what a crash or a
 full disk left of it is noticed and fetched again. The least recently used go first.
 """
 
@@ -137,7 +137,7 @@ class RangeCache:
         """The kept ranges of a file, sorted, as they were when it was first asked for."""
         if name not in self._known:
             try:
-                found = [_RANGE.fullmatch(each) for each in os.listdir(self._place(name))]
+                found = [_RANGE.fullmatch(each.name) for each in self._place(name).iterdir()]
             except OSError:
                 found = []
             self._known[name] = sorted((int(each[1]), int(each[2])) for each in found if each)

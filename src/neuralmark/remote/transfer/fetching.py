@@ -1,7 +1,8 @@
 """Reading ahead: what will be read is fetched in parallel, in pieces, and never much of it is held.
 
-Whoever streams a tensor says so first (`expect`). Its bytes, and those of neighbours that lie close,
-are cut into pieces, fetched by a few threads in the order of need, and dropped when they were read.
+Whoever streams a tensor says so first (`expect`). Its bytes, and those of neighbours that lie
+close, are cut into pieces, fetched by a few threads in the order of need, and dropped when they
+were read.
 Small reads that nobody announced (headers) fetch a little more than they ask for.
 """
 

@@ -202,7 +202,7 @@ class HttpClient:
                 address.host, address.port, waits, size, ssl_context=self._context
             )
             kind = GuardedHttps
-        pool.ConnectionCls = partial(kind, guard)  # type: ignore[assignment,misc]
+        pool.ConnectionCls = partial(kind, guard)  # type: ignore[assignment]
         return pool
 
 

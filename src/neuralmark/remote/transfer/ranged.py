@@ -104,8 +104,10 @@ class RangedFile:
             if answer.status in (412, 416, *_ABSENT):
                 raise self._changed()
             if answer.status == 200 and (start, stop) != (0, facts.size):
-                raise self._changed() if _facts(answer, 0) != _unsized(facts) else self._lie(
-                    "the whole file where it offered ranges before"
+                raise (
+                    self._changed()
+                    if _facts(answer, 0) != _unsized(facts)
+                    else self._lie("the whole file where it offered ranges before")
                 )
             if answer.status not in (200, 206):
                 raise self._refusal(self._shown, answer)

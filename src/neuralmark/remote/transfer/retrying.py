@@ -11,7 +11,7 @@ ENOUGH = 64 << 10
 """Bytes after which an interrupted transfer counts as going on, and may be interrupted again."""
 
 
-class PassingTrouble(Exception):  # noqa: N818 - never seen outside
+class PassingTrouble(Exception):
     """What may be better in a moment: a cut connection, a stall, an overloaded server."""
 
     def __init__(self, why: str, after: float = 0.0) -> None:
