@@ -1,8 +1,8 @@
 """Ranges that were fetched, kept on this machine: immutable files, so processes need no lock.
 
 A range is a file of its own, named by where it begins and ends, in a folder named by the hash of
-URL and version. It is written under another name and renamed, and ends in a digest: what a crash or a
-full disk left of it is noticed and fetched again. The least recently used go first.
+URL and version. It is written under another name and renamed, and ends in a digest: what a crash or
+a full disk left of it is noticed and fetched again. The least recently used go first.
 """
 
 import contextlib

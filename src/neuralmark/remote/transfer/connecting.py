@@ -68,19 +68,26 @@ class Guard:
 
 @contextlib.contextmanager
 def ended_after(seconds: float, used: socket.socket) -> Iterator[None]:
-    """End a connection that is not done in time: whoever waits for it sees it closed."""
+    """End a connection that is not done in time, and say that it stalled."""
     own = socket.socket(fileno=os.dup(used.fileno()))
-    timer = threading.Timer(seconds, _end, [own])
+    late = threading.Event()
+    timer = threading.Timer(seconds, _end, [own, late])
     timer.daemon = True
     timer.start()
     try:
         yield
+    except Exception:
+        if not late.is_set():
+            raise
     finally:
         timer.cancel()
         own.close()
+    if late.is_set():
+        raise PassingTrouble("the server stalled: no answer came in time")
 
 
-def _end(connection: socket.socket) -> None:
+def _end(connection: socket.socket, late: threading.Event) -> None:
+    late.set()
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -93,17 +100,13 @@ class _Guarded:
     def _new_conn(self) -> socket.socket:
         opened: Any = self
         sock = self.guard.connect(opened._dns_host, opened.port, opened.socket_options)
-        self._watch = contextlib.ExitStack()
         self._watch.enter_context(ended_after(self.guard.timeout, sock))
         return sock
 
     def connect(self) -> None:
         """Connect, with the handshake, in time."""
-        self._watch = contextlib.ExitStack()
-        try:
+        with contextlib.ExitStack() as self._watch:
             super().connect()  # type: ignore[misc]
-        finally:
-            self._watch.close()
 
     def getresponse(self) -> "HTTPResponse":
         """The head of the answer, in time: a server may not drip it."""

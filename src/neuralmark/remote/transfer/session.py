@@ -98,7 +98,8 @@ class Session:
 
     def _new(self, path: str, looked: Looked) -> FileFacts:
         facts = looked.facts
-        if facts.strong is None and facts.version is None and facts.modified is None:
+        told = facts.strong or facts.version or facts.modified
+        if facts.size and told is None:
             warnings.warn(
                 f"{self._label(path)}: the server tells neither a version nor a date: a swap of"
                 " the file while it is read might not be noticed",
