@@ -1,5 +1,6 @@
 """The hub: commits, pages, redirects to a CDN, tokens, and gated models."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from safetensors.numpy import save
 
 from neuralmark import RemoteOptions, at_url
 from neuralmark.checkpoints import open_checkpoint
-from neuralmark.errors import AccessError, RemoteError
+from neuralmark.errors import AccessError, AddressError, RemoteError
 from tests.support import ranges
 from tests.support.ranges import COMMIT, HubRepository, RangeServer
 
@@ -104,6 +105,14 @@ def test_too_many_files_are_a_named_error(
         open_checkpoint(at_url("hf://Acme/bert-1.0", options))
 
 
+def test_names_with_control_characters(hub: HubRepository, options: RemoteOptions) -> None:
+    hub.put("evil\x1b[2J.safetensors.index.json", b"{}")
+    folder = at_url("hf://Acme/bert-1.0", options)
+    assert all(str(each).isprintable() for each in folder.walk())
+    with pytest.raises(AddressError, match="its name has control characters"):
+        open_checkpoint(folder).names()
+
+
 def test_a_sharded_folder_on_a_cdn_is_a_checkpoint(
     hub: HubRepository, cdn: RangeServer, options: RemoteOptions
 ) -> None:
@@ -112,8 +121,6 @@ def test_a_sharded_folder_on_a_cdn_is_a_checkpoint(
     for i, (name, array) in enumerate(arrays.items()):
         hub.put(f"model-0000{i + 1}-of-00002.safetensors", save({name: array}), large=True)
     names = {f"l{i}": f"model-0000{i + 1}-of-00002.safetensors" for i in range(2)}
-    import json
-
     hub.put("model.safetensors.index.json", json.dumps({"weight_map": names}).encode())
     checkpoint = open_checkpoint(at_url("hf://Acme/bert-1.0", options))
     assert checkpoint.format == "folder of safetensors"

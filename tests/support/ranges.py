@@ -84,6 +84,9 @@ class RangeHandler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.now = Asked(self.path, {name.lower(): value for name, value in self.headers.items()})
@@ -136,6 +139,8 @@ class RangeHandler(BaseHTTPRequestHandler):
         self.body(body)
 
     def body(self, data: bytes) -> None:
+        if self.command == "HEAD":
+            return
         self.wfile.write(data)
         self.now.sent += len(data)
 

@@ -25,6 +25,7 @@ class AzureContainer(Bucket):
     """A container of Azure's."""
 
     scheme = "az"
+    skips = False
     credentials = (
         "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_KEY"
     )

@@ -33,7 +33,11 @@ PAGE = 1000
 """Objects that a page of a listing has."""
 FIRST_BYTES = 64 << 10
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._$-]{1,220}")
-_AFTER_ALL = "\U0010ffff"
+_LATE = "z" * 16
+"""Most names come before it: what lies deeper is skipped by asking for what comes after it."""
+MOST_KEYS = 100_000
+"""Objects that a listing of one folder goes through."""
+_DENIED = re.compile(r"\b40[13]\b|credential|token", re.IGNORECASE)
 INSTALL = "reading s3://, gs:// and az:// needs the remote extra: pip install 'neuralmark[remote]'"
 
 
@@ -41,6 +45,8 @@ class Bucket(RemoteService):
     """One bucket; a path is an object's key, or a part of keys up to a slash."""
 
     scheme = ""
+    skips = True
+    """Whether the store begins a listing after a key when asked to."""
     credentials = ""
     """Where credentials are taken from, in words."""
 
@@ -129,21 +135,35 @@ class Bucket(RemoteService):
         return data
 
     def listing(self, path: str) -> Iterator[Entry]:
-        """What lies in a folder; what lies deeper is skipped, not listed."""
+        """What lies in a folder; what lies deeper is skipped where the store can do that."""
         skip = len(path) + 1 if path else 0
+        folders: set[str] = set()
         after: str | None = None
+        seen = 0
         while True:
-            folder = None
+            new = None
             for key, size in self._keys(path, after):
+                seen += 1
                 name, deeper, _ = key[skip:].partition("/")
-                if deeper:
-                    folder = name
-                    break
-                yield Entry(name, size=size)
-            if folder is None:
+                if seen > MOST_KEYS:
+                    raise self._too_many(path)
+                if not deeper:
+                    yield Entry(name, size=size)
+                elif name not in folders:
+                    folders.add(name)
+                    yield Entry(name, folder=True)
+                    new = name
+                    if self.skips:
+                        break
+            if new is None or not self.skips:
                 return
-            yield Entry(folder, folder=True)
-            after = f"{self.child(path, folder)}/{_AFTER_ALL}"
+            after = f"{self.child(path, new)}/{_LATE}"
+
+    def _too_many(self, path: str) -> RemoteError:
+        return RemoteError(
+            f"{self.label(path)}: more than {MOST_KEYS:,} objects lie in and under it: name the file"
+            " of the model"
+        )
 
     def tree(self, path: str) -> Iterator[str]:
         """All objects under a folder, page by page."""
@@ -167,9 +187,12 @@ class Bucket(RemoteService):
     def _first(self, path: str) -> Looked:
         try:
             found = self._got(path, {"range": (0, FIRST_BYTES)})
-        except self._obstore.exceptions.BaseError:
-            facts = _facts(self._obstore.head(self._store, path))
-            if facts.size:
+        except self._obstore.exceptions.GenericError:
+            try:
+                facts = _facts(self._obstore.head(self._store, path))
+            except (self._obstore.exceptions.BaseError, FileNotFoundError):
+                facts = None
+            if facts is None or facts.size:  # only an empty object has no first byte
                 raise
             return Looked(facts)
         data = bytes(found.bytes())
@@ -215,9 +238,14 @@ class Bucket(RemoteService):
         kinds, shown = self._obstore.exceptions, self.label(path)
         if isinstance(error, kinds.PreconditionError):
             return changed(shown)
-        said = _short(error)
+        said, whole = _short(error), str(error)
+        if "invalid path" in whole:
+            return RemoteError(
+                f"{shown}: holds an object whose name cannot be used (control characters, or"
+                " nothing between two slashes): name the file of the model"
+            )
         denied = (kinds.PermissionDeniedError, kinds.UnauthenticatedError)
-        if isinstance(error, denied) or re.search(r"\b40[013]\b|credential|token", said, re.I):
+        if isinstance(error, denied) or _DENIED.search(whole):
             return AccessError(
                 f"{shown}: access is denied: credentials are missing or wrong; {self.credentials}"
                 f" ({said})"

@@ -101,19 +101,25 @@ class HttpClient:
     """Makes requests of one kind: whom it may reach and how long it waits is fixed."""
 
     def __init__(self, options: RemoteOptions, authorise: Authorise | None = None) -> None:
-        """`authorise` is asked once, for the address that a request begins with."""
+        """`authorise` is asked for the address that somebody gave, not for what it leads to."""
         self.options = options
         self._authorise = authorise
         self._pools: OrderedDict[tuple[Any, ...], urllib3.HTTPConnectionPool] = OrderedDict()
         self._lock = threading.Lock()
         self._context = ssl.create_default_context()
 
-    def open(self, address: Address, headers: Mapping[str, str]) -> Answer:
-        """The answer to a GET after redirects; every hop is checked, credentials stay at home."""
-        first, shown = address, address.shown
-        secrets = self._authorise(address) if self._authorise else {}
+    def open(
+        self, address: Address, headers: Mapping[str, str], home: Address | None = None
+    ) -> Answer:
+        """The answer to a GET after redirects; every hop is checked, credentials stay at home.
+
+        `home`: whom credentials are for, where the address is one that redirects led to before.
+        """
+        home = home or address
+        shown = home.shown
+        secrets = self._authorise(home) if self._authorise else {}
         for _ in range(MOST_REDIRECTS + 1):
-            same = address.origin == first.origin
+            same = address.origin == home.origin
             answer = self._ask(address, {**headers, **(secrets if same else {})})
             if answer.status not in _MOVED:
                 return answer

@@ -141,7 +141,7 @@ class RangedFile:
         headers = {"Accept-Encoding": "identity", **headers}
         with self._lock:
             known = None if fresh else self._led_to
-        answer = self._client.open(known or self._address, headers)
+        answer = self._client.open(known or self._address, headers, self._address)
         if known is not None and answer.status in _EXPIRED:
             with answer:
                 pass

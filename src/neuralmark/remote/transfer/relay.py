@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from neuralmark import errors
 from neuralmark.errors import CheckpointError, NeuralMarkError, RemoteError
-from neuralmark.storage.places import FarPlace, Place, read_at
+from neuralmark.storage.places import FarPlace, Place, expect, read_at
 
 MOST_MESSAGE = 1 << 20
 MOST_BYTES = 8 << 20
@@ -78,7 +78,7 @@ def _under(place: Place, names: Any) -> Place:
         raise ValueError("no list of names")
     for name in names:
         bare = isinstance(name, str) and Path(name).name == name and "\\" not in name
-        if not bare or not name.isprintable():
+        if not bare or not name.isprintable() or name in ("", ".", ".."):
             raise ValueError("not a bare name")
         place = place / name
     return place
@@ -97,13 +97,13 @@ def _asked(place: Place, asked: Any) -> tuple[Any, bytes]:
         names = [each.name for each, _ in zip(place.iterdir(), range(MOST_NAMES), strict=False)]
         return {"names": [name for name in names if name.isprintable()]}, b""
     if verb == "expect":
-        if isinstance(place, FarPlace):
-            place.expect([(_count(at), _count(length)) for at, length in asked["ranges"]])
+        ranges = [(_count(at), _count(length)) for at, length in asked["ranges"]]
+        expect(place, ranges)
         return {}, b""
     if verb == "read":
-        room = bytearray(min(_count(asked["length"]), MOST_BYTES))
+        at, room = _count(asked["at"]), bytearray(min(_count(asked["length"]), MOST_BYTES))
         with place.open("rb", buffering=0) as file:
-            got = read_at(file, memoryview(room), _count(asked["at"]))
+            got = read_at(file, memoryview(room), at)
         return {}, bytes(room[:got])
     raise ValueError("no such verb")
 
