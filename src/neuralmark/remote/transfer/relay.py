@@ -245,7 +245,8 @@ class RelayedPlace(FarPlace):
 def _sent(connection: socket.socket, told: Any, data: bytes) -> None:
     line = json.dumps(told).encode()
     connection.sendall(_LENGTH.pack(len(line), len(data)) + line)
-    connection.sendall(data)
+    if data:
+        connection.sendall(data)
 
 
 def _received(connection: socket.socket, most: int) -> tuple[Any, bytes]:
