@@ -99,7 +99,7 @@ def test_paths_are_told_from_urls() -> None:
 def test_options_are_checked(options: RemoteOptions) -> None:
     for wrong in ({"timeout": 0}, {"retries": -1}, {"connections": 0}, {"retries": True}):
         with pytest.raises(ParameterError):
-            RemoteOptions(**wrong)  # type: ignore[arg-type]
+            RemoteOptions(**wrong)
     with pytest.raises(ParameterError):
         at_url("hf://acme/bert", {"cache": False})  # type: ignore[arg-type]
     with pytest.raises(ParameterError):

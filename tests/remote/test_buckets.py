@@ -35,7 +35,7 @@ def moto() -> Iterator[str]:
 
 @pytest.fixture
 def s3(moto: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    import boto3  # type: ignore[import-untyped,unused-ignore]
+    import boto3
 
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAHUNTER2")

@@ -79,8 +79,8 @@ def test_damaged_ranges_are_fetched_again(
     (file,) = [path for path in cache_folder().rglob("*-*") if path.is_file()]
     data = bytearray(file.read_bytes())
     data[5] ^= 1
-    content = {"cut": data[:-9], "flip": data, "empty": b"", "other": os.urandom(len(data))}
-    file.write_bytes(content[damage])
+    content = {"cut": data[:-9], "flip": data, "other": bytearray(os.urandom(len(data)))}
+    file.write_bytes(content.get(damage, bytearray()))
     assert read(url, kept, 200_000, 100_000) == DATA[200_000:300_000]
     assert read(url, kept, 200_000, 100_000) == DATA[200_000:300_000]
 
@@ -128,7 +128,7 @@ def test_processes_share_it(tmp_path: Path) -> None:
     assert found == [0, 0, 0, 0]
     usage = RangeCache(tmp_path / "c", 400_000).usage()
     assert 0 < usage.size <= 4 * 400_000 // 16 + 400_000
-    assert not [path for path in (tmp_path / "c").rglob(".*-*")]
+    assert not list((tmp_path / "c").rglob(".*-*"))
 
 
 def test_a_full_or_forbidden_disk_only_costs_a_fetch(

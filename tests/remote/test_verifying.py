@@ -1,4 +1,4 @@
-"""Verdicts, inspections, rulings on models behind URLs: the same as on files, and as little read."""
+"""Verdicts, inspections, rulings on models behind URLs: as on files, and as little is read."""
 
 import json
 from pathlib import Path
@@ -154,9 +154,9 @@ def test_secrets_reach_no_output(
     web.put("/m.safetensors", marked)
     web.always["/link"] = ranges.redirect(f"{web.url}/m.safetensors?X-Amz-Signature=hunter2")
     page = tmp_path / "page.html"
-    words = ("verify", f"{web.url}/link?id=hunter3", "--key", key, "--claim", claim)
-    for more in ((), ("--json",), ("--report", page), ("--public",)):
-        done = far(*words, *more)
+    redirected = ("verify", f"{web.url}/link?id=hunter3", "--key", key, "--claim", claim)
+    for option in ([], ["--json"], ["--report", page], ["--public"]):
+        done = far(*redirected, *option)
         assert done.code == 0
         assert "hunter" not in done.out + done.err
     assert "hunter" not in page.read_text()
@@ -225,3 +225,5 @@ def test_formats_that_read_about_are_read_too(
         for tensor, array in arrays.items():
             got = np.concatenate([p.view(np.float32).copy() for p in checkpoint.read(tensor)])
             assert np.array_equal(got, array.ravel())
+        asked = [each.headers["range"] for each in web.asked if each.path == f"/{name}"]
+        assert len(asked) == len(set(asked))  # nothing is fetched twice

@@ -51,7 +51,7 @@ class S3Bucket(Bucket):
 def _of_boto3() -> Any:
     """What boto3 finds in ~/.aws or gets of the machine's role; None without it, or if nothing."""
     try:
-        import boto3  # type: ignore[import-untyped,unused-ignore]
+        import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
         return None

@@ -161,8 +161,8 @@ class Bucket(RemoteService):
 
     def _too_many(self, path: str) -> RemoteError:
         return RemoteError(
-            f"{self.label(path)}: more than {MOST_KEYS:,} objects lie in and under it: name the file"
-            " of the model"
+            f"{self.label(path)}: more than {MOST_KEYS:,} objects lie in and under it: name the"
+            " file of the model"
         )
 
     def tree(self, path: str) -> Iterator[str]:

@@ -17,6 +17,8 @@ PIECE = 4 << 20
 """Bytes that one request fetches of what is read ahead."""
 SMALL = 64 << 10
 """Reads below this are rounded up, where one seems to follow the other."""
+MOST_KEPT = 256 << 10
+"""Reads up to this that nobody announced are held for a while: headers are read more than once."""
 LEAST = 4 << 10
 """A small read that stands alone fetches this much."""
 MOST_GAP = 0.04
@@ -104,7 +106,7 @@ class Fetcher:
         if wanted > PIECE:
             self.expect(path, [(at, at + wanted)], size)
             return 0
-        if wanted >= SMALL:
+        if wanted > MOST_KEPT:
             return _copy(self._get(path, at, at + wanted), 0, buffer)
         stop = min(size, limit, at + max(wanted, SMALL if follows else LEAST))
         data = self._get(path, at, stop)

@@ -195,7 +195,7 @@ class HttpClient:
         options = self.options
         guard = Guard(options.allow_private, options.timeout, plain)
         waits = urllib3.Timeout(connect=options.timeout, read=options.timeout)
-        size = options.connections
+        size = options.connections + 4  # one for whoever reads what nobody announced
         pool: urllib3.HTTPConnectionPool
         kind: Any
         if plain:

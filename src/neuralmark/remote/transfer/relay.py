@@ -2,8 +2,8 @@
 
 The parent, which may use the network and the disk, answers for one place and what lies in it
 (`relayed`). The child sees a `RelayedPlace`, which any format reads. The child is not trusted: it
-may ask only for names in this place, and for so much at a time. A message is a line of JSON with its
-length before it, then bytes if it announces some.
+may ask only for names in this place, and for so much at a time. A message is a line of JSON with
+its length before it, then bytes if it announces some.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -94,7 +95,8 @@ def _asked(place: Place, asked: Any) -> tuple[Any, bytes]:
     if verb == "stamp":
         return {"stamp": repr(_stamp(place)), "pinned": _pinned(place)}, b""
     if verb == "names":
-        names = [each.name for each, _ in zip(place.iterdir(), range(MOST_NAMES), strict=False)]
+        entries: Iterator[Place] = iter(place.iterdir())
+        names = [each.name for each in islice(entries, MOST_NAMES)]
         return {"names": [name for name in names if name.isprintable()]}, b""
     if verb == "expect":
         ranges = [(_count(at), _count(length)) for at, length in asked["ranges"]]
