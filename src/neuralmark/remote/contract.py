@@ -93,7 +93,7 @@ class FileFacts:
 
 
 @dataclass(frozen=True)
-class Looked:
+class FirstLook:
     """What is known of a file, and its first bytes if they came with it."""
 
     facts: FileFacts
@@ -129,7 +129,7 @@ class RemoteService(ABC):
         """The URL of a path, as it may be printed."""
 
     @abstractmethod
-    def look(self, path: str, *, head: bool = True) -> Looked | None:
+    def look(self, path: str, *, head: bool = True) -> FirstLook | None:
         """What is known of a file, asked for anew; None where there is no such file.
 
         With `head` its first bytes may come along, if they cost no further request.

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urljoin
 
 from neuralmark.core.encoding import strict_json
 from neuralmark.errors import AccessError, AddressError, NeuralMarkError, RemoteError
-from neuralmark.remote.contract import Entry, FileFacts, Looked, RemoteOptions, RemoteService
+from neuralmark.remote.contract import Entry, FileFacts, FirstLook, RemoteOptions, RemoteService
 from neuralmark.remote.transfer import addresses
 from neuralmark.remote.transfer.addresses import Address, printable
 from neuralmark.remote.transfer.http import Answer, HttpClient, refused
@@ -86,14 +86,14 @@ class Hub(RemoteService):
         """The last part of a path; of the repository, its name."""
         return (path or self.repository).rpartition("/")[2]
 
-    def look(self, path: str, *, head: bool = True) -> Looked | None:
+    def look(self, path: str, *, head: bool = True) -> FirstLook | None:
         """One request for the first bytes of a file."""
         if not path:
             return None
         looked = self._file(path).look(FIRST_LOOK if head else 1)
         if looked is None:
             return None
-        return Looked(replace(looked.facts, version=f"commit {self.commit}"), looked.head)
+        return FirstLook(replace(looked.facts, version=f"commit {self.commit}"), looked.head)
 
     def fetch(self, path: str, facts: FileFacts, start: int, stop: int) -> bytearray:
         """A range of a file at the commit."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from neuralmark.errors import AddressError, NeuralMarkError
-from neuralmark.remote.contract import Entry, FileFacts, Looked, RemoteOptions, RemoteService
+from neuralmark.remote.contract import Entry, FileFacts, FirstLook, RemoteOptions, RemoteService
 from neuralmark.remote.transfer import addresses
 from neuralmark.remote.transfer.addresses import Address
 from neuralmark.remote.transfer.http import Answer, HttpClient, refused
@@ -56,7 +56,7 @@ class WebServer(RemoteService):
         """The URL, whole."""
         return self._at(path).url
 
-    def look(self, path: str, *, head: bool = True) -> Looked | None:
+    def look(self, path: str, *, head: bool = True) -> FirstLook | None:
         """One request for the first bytes."""
         if path.partition("?")[0].endswith("/") or not path:
             return None

@@ -20,7 +20,7 @@ from neuralmark.errors import (
     NeuralMarkError,
     RemoteError,
 )
-from neuralmark.remote.contract import Entry, FileFacts, Looked, RemoteOptions, RemoteService
+from neuralmark.remote.contract import Entry, FileFacts, FirstLook, RemoteOptions, RemoteService
 from neuralmark.remote.transfer.addresses import Address, is_public, printable, private, redacted
 from neuralmark.remote.transfer.metering import count
 from neuralmark.remote.transfer.ranged import changed
@@ -100,13 +100,13 @@ class Bucket(RemoteService):
         """The last part of a key; of the bucket, its name."""
         return (path or self.bucket).rpartition("/")[2]
 
-    def look(self, path: str, *, head: bool = True) -> Looked | None:
+    def look(self, path: str, *, head: bool = True) -> FirstLook | None:
         """The first bytes of an object, or only what is known of it."""
         if not path:
             return None
         try:
             if not head:
-                return Looked(_facts(self._obstore.head(self._store, path)))
+                return FirstLook(_facts(self._obstore.head(self._store, path)))
             return self._first(path)
         except FileNotFoundError:
             return None
@@ -184,7 +184,7 @@ class Bucket(RemoteService):
         except self._obstore.exceptions.BaseError as error:
             raise self._refusal(path, error) from None
 
-    def _first(self, path: str) -> Looked:
+    def _first(self, path: str) -> FirstLook:
         try:
             found = self._got(path, {"range": (0, FIRST_BYTES)})
         except self._obstore.exceptions.GenericError:
@@ -194,10 +194,10 @@ class Bucket(RemoteService):
                 facts = None
             if facts is None or facts.size:  # only an empty object has no first byte
                 raise
-            return Looked(facts)
+            return FirstLook(facts)
         data = bytes(found.bytes())
         count(fetched=len(data))
-        return Looked(_facts(found.meta), data)
+        return FirstLook(_facts(found.meta), data)
 
     def _got(self, path: str, wanted: Any) -> "GetResult":
         count(requests=1)

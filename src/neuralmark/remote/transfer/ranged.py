@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from neuralmark.errors import ChangedError, NeuralMarkError, RemoteError
-from neuralmark.remote.contract import FileFacts, Looked
+from neuralmark.remote.contract import FileFacts, FirstLook
 from neuralmark.remote.transfer.addresses import Address
 from neuralmark.remote.transfer.http import Answer, HttpClient, passing
 from neuralmark.remote.transfer.retrying import PassingTrouble, Tries
@@ -32,7 +32,7 @@ class RangedFile:
         self._led_to: Address | None = None
         self._lock = threading.Lock()
 
-    def look(self, first: int = FIRST_LOOK) -> Looked | None:
+    def look(self, first: int = FIRST_LOOK) -> FirstLook | None:
         """Its size and version, and so many of its first bytes; None where there is none."""
         tries = Tries(self._shown, self._client.options.retries)
         while True:
@@ -59,7 +59,7 @@ class RangedFile:
                 tries.again(trouble, got - before)
         return room
 
-    def _first(self, first: int) -> Looked | None:
+    def _first(self, first: int) -> FirstLook | None:
         with self._asked({"Range": f"bytes=0-{first - 1}"}, fresh=True) as answer:
             if answer.status in _ABSENT:
                 return None
@@ -76,15 +76,15 @@ class RangedFile:
             head = b"".join(answer.body(high + 1))
             if len(head) != high + 1:
                 raise PassingTrouble("the connection was cut off")
-            return Looked(_facts(answer, size), head)
+            return FirstLook(_facts(answer, size), head)
 
-    def _empty(self, answer: Answer) -> Looked:
+    def _empty(self, answer: Answer) -> FirstLook:
         found = _NO_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         if found is None or int(found[1]) != 0:
             raise self._lie("that even the first byte is beyond the end")
-        return Looked(_facts(answer, 0))
+        return FirstLook(_facts(answer, 0))
 
-    def _whole(self, answer: Answer) -> Looked:
+    def _whole(self, answer: Answer) -> FirstLook:
         """A server without ranges is good enough for a file that fits into one of them."""
         data = b"".join(answer.body(FIRST_LOOK + 1))
         if len(data) > FIRST_LOOK:
@@ -95,7 +95,7 @@ class RangedFile:
         length = answer.headers.get("Content-Length", "")
         if length.isdigit() and int(length) != len(data):
             raise PassingTrouble("the connection was cut off")
-        return Looked(_facts(answer, len(data)), data)
+        return FirstLook(_facts(answer, len(data)), data)
 
     def _stream(self, facts: FileFacts, start: int, stop: int) -> Iterator[bytes]:
         wanted = {"Range": f"bytes={start}-{stop - 1}", **_only_if(facts)}

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from neuralmark.errors import AddressError, NeuralMarkWarning, RemoteError
-from neuralmark.remote.contract import MOST_LISTED, Entry, FileFacts, Looked, RemoteService
+from neuralmark.remote.contract import MOST_LISTED, Entry, FileFacts, FirstLook, RemoteService
 from neuralmark.remote.transfer.cache import RangeCache
 from neuralmark.remote.transfer.fetching import Fetcher
 from neuralmark.remote.transfer.metering import count
@@ -96,7 +96,7 @@ class Session:
                 self._seen[path] = None if looked is None else self._new(path, looked)
             return self._seen[path]
 
-    def _new(self, path: str, looked: Looked) -> FileFacts:
+    def _new(self, path: str, looked: FirstLook) -> FileFacts:
         facts = looked.facts
         told = facts.strong or facts.version or facts.modified
         if facts.size and told is None:
