@@ -5,9 +5,10 @@
 A sparse safetensors file of 4 GB in tensors of 4096 x 11008 (bfloat16), one of them marked, is
 served with ranges by another process on loopback. `neuralmark.verify` by the claim, nothing cached,
 must be sent at most 1.1 times the bytes of header and marked tensor (counted by the server). The
-tensor's bytes are then read through a URL, and by one plain request for the same range (`http.client`), in
-turn: as fast as the machine goes, and from a server that answers after 30 ms and sends 25 MB/s on
-each connection, as servers far away do; there, reading must be at least twice as fast.
+tensor's bytes are then read through a URL, and by one plain request for the same range
+(`http.client`), in turn: as fast as the machine goes, and from a server that answers after 30 ms
+and sends 25 MB/s on each connection, as servers far away do; there, reading must be at least twice
+as fast.
 """
 
 import http.client

@@ -1,6 +1,7 @@
 """Which URLs are refused, what of them is printed, and which machines are never asked."""
 
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from neuralmark import RemoteOptions, at_url
 from neuralmark.checkpoints import place_of
-from neuralmark.errors import AddressError, ParameterError, UsageError
+from neuralmark.errors import AddressError, MissingExtraError, ParameterError, UsageError
 from neuralmark.remote.transfer import connecting
 from neuralmark.remote.transfer.addresses import is_public, is_url, redacted
 from tests.support.ranges import RangeServer
@@ -175,3 +176,24 @@ def test_redirects_are_checked_too(
     with pytest.raises(AddressError, match="private address"):
         at_url(f"{server[0]}/link", RemoteOptions(cache=False)).size()
     assert not web.asked
+
+
+def test_public_machines_are_not_asked_without_encryption(
+    options: RemoteOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where private ones are allowed: anybody on the way could swap the model."""
+    resolving(monkeypatch, "1.1.1.1")
+    with pytest.raises(AddressError, match="http is not encrypted"):
+        at_url("http://plain.example/m.bin", options).size()
+
+
+@pytest.mark.parametrize(
+    ("url", "missing"), [("https://host/m.bin", "urllib3"), ("s3://bucket/m.bin", "obstore")]
+)
+def test_a_missing_extra_is_named(url: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("neuralmark.remote.")]:
+        if name.rpartition(".")[2] in ("https", "s3", "http", "connecting", "ranged", "bucket"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'neuralmark\[remote\]'"):
+        at_url(url)
