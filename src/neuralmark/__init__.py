@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from neuralmark.marking.rechecking import Recheck
     from neuralmark.records import Claim, Lineage, Verdict
+    from neuralmark.remote import RemoteOptions, at_url
     from neuralmark.training.attach import attach
     from neuralmark.training.compensation import Compensation, compensate
     from neuralmark.training.handle import LiveMark
@@ -54,12 +55,14 @@ __all__ = [
     "Parameters",
     "Passports",
     "Recheck",
+    "RemoteOptions",
     "Ruling",
     "Triggers",
     "Verdict",
     "VerifyOptions",
     "__version__",
     "arbitrate",
+    "at_url",
     "attach",
     "attacks",
     "compensate",
@@ -93,11 +96,13 @@ _HOME = {
     "Parameters": "core.key",
     "Passports": "training.passports",
     "Recheck": "marking.rechecking",
+    "RemoteOptions": "remote",
     "Ruling": "disputes",
     "Triggers": "triggers.triggers",
     "Verdict": "records",
     "VerifyOptions": "marking.options",
     "arbitrate": "disputes",
+    "at_url": "remote",
     "attach": "training.attach",
     "compensate": "training.compensation",
     "embed": "marking.embedding",

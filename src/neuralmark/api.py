@@ -9,7 +9,7 @@ from neuralmark import schemes
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.heads import heads_of
 from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
-from neuralmark.checkpoints import open_checkpoint
+from neuralmark.checkpoints import open_checkpoint, place_of
 from neuralmark.errors import (
     ParameterError,
     TooFewCarriersError,
@@ -25,6 +25,7 @@ from neuralmark.marking.placement import listed
 from neuralmark.marking.reading import Progress
 from neuralmark.marking.rechecking import Recheck, Way
 from neuralmark.records import Claim, Lineage, Verdict, presenting
+from neuralmark.storage.places import FarPlace, Place
 from neuralmark.triggers.triggers import Triggers
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def verify(
-    model: "str | Path | torch.nn.Module | Mapping[str, Any]",
+    model: "str | Place | torch.nn.Module | Mapping[str, Any]",
     key: Key,
     *,
     claim: Claim | str | Path | dict[str, Any] | None = None,
@@ -54,7 +55,8 @@ def verify(
     it.
 
     Args:
-        model: The suspect as a path, a torch module or a state dict.
+        model: The suspect as a path, a URL (`hf://owner/name`, `https://…`, `s3://…`; see
+            `at_url`), a torch module or a state dict.
         key: The key whose mark is looked for.
         claim: Where the mark was put, as a `Claim`, the path of one, or a parsed one.
         tensors: Names of the tensors to read instead of searching.
@@ -108,7 +110,7 @@ def _file(claim: Any) -> Path | None:
 
 
 def _verified(
-    model: "str | Path | torch.nn.Module | Mapping[str, Any]", key: Key, way: Way, how: HowRead
+    model: "str | Place | torch.nn.Module | Mapping[str, Any]", key: Key, way: Way, how: HowRead
 ) -> Verdict:
     if isinstance(key, Key) and _reads_activations(key):
         verdict = _activations_read(model, key, way, how.triggers)
@@ -116,7 +118,7 @@ def _verified(
         raise TriggerMismatchError(
             "this key's scheme reads weights and has no triggers: leave triggers=... out"
         )
-    elif isinstance(model, str | Path):
+    elif isinstance(model, str | Path | FarPlace):
         verdict = verification.verify(
             model,
             key,
@@ -155,13 +157,13 @@ def _reads_activations(key: Key) -> bool:
 
 
 def _activations_read(
-    model: "str | Path | torch.nn.Module | Mapping[str, Any]",
+    model: "str | Place | torch.nn.Module | Mapping[str, Any]",
     key: Key,
     way: Way,
     given: Triggers | str | Path | None,
 ) -> Verdict:
     """The verdict on a live model at its triggers; anything else is refused before it is opened."""
-    if isinstance(model, str | Path | Mapping):
+    if isinstance(model, str | Path | FarPlace | Mapping):
         schemes.require_weights(key.parameters)
     triggers = Triggers.given(given, key)
     from neuralmark.training.activations import examine_activations
@@ -171,7 +173,7 @@ def _activations_read(
 
 def recheck(
     verdict: Verdict | str | Path,
-    model: "str | Path | torch.nn.Module | Mapping[str, Any]",
+    model: "str | Place | torch.nn.Module | Mapping[str, Any]",
     key: Key,
     *,
     claim: Claim | str | Path | dict[str, Any] | None = None,
@@ -187,7 +189,7 @@ def recheck(
 
     Args:
         verdict: A verdict, or the file that one was saved to.
-        model: The model now: a path, a live module or a state dict.
+        model: The model now: a path, a URL, a live module or a state dict.
         key: The key that the verdict is about.
         claim: The claim that the verdict followed, to have its digest compared too.
         options: The anchor of the mark, where weights were put back in order (it is sought beside
@@ -235,8 +237,8 @@ def recheck(
 
 
 def lineage(
-    model: "str | Path | torch.nn.Module | Mapping[str, Any]",
-    other: "str | Path | torch.nn.Module | Mapping[str, Any]",
+    model: "str | Place | torch.nn.Module | Mapping[str, Any]",
+    other: "str | Place | torch.nn.Module | Mapping[str, Any]",
     *,
     heads: int = 0,
     options: AlignOptions | None = None,
@@ -248,7 +250,7 @@ def lineage(
     third, not which came first or whose they are. There is no exact bound; that is what a key adds.
 
     Args:
-        model: The first model, a path, a torch module or a state dict.
+        model: The first model, a path, a URL, a torch module or a state dict.
         other: The second.
         heads: Attention heads of the first, where neither its folder nor its shapes tell.
         options: How much is done to align.
@@ -283,13 +285,14 @@ class _Opened(NamedTuple):
 
 def _opened(model: Any) -> _Opened:
     """The weights of a model, and what to call it."""
-    if isinstance(model, str | Path):
+    if isinstance(model, str | Path | FarPlace):
         from neuralmark.anchors.locating.suspect import CheckpointWeights
 
-        checkpoint = open_checkpoint(model)
+        place = place_of(model)
+        checkpoint = open_checkpoint(place)
         weights = CheckpointWeights(checkpoint)
         original = OriginalCheckpoint(checkpoint)
-        return _Opened(weights, original, str(model), heads_of(Path(model)))
+        return _Opened(weights, original, str(place), heads_of(place))
     from neuralmark.training.live import LiveSuspect
 
     suspect = LiveSuspect(model)

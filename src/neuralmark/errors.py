@@ -44,6 +44,10 @@ NeuralMarkError
     │   ├── MalformedError         truncated, overlapping, lying
     │   ├── UnsafeError            would leave its folder, exhaust memory, or need its code run
     │   ├── UnreadableError        its weights are stored in a form that cannot be read
+    │   ├── RemoteError            a URL that cannot be read: dead, stalled, cut off, lied about
+    │   │   ├── AddressError       a URL that is refused: private, unknown, with credentials in it
+    │   │   ├── AccessError        credentials that are missing or wrong; a gated model
+    │   │   └── ChangedError       another object behind the URL than the one that was begun with
     │   └── InterruptedEmbedError  an in-place embedding was cut short; recover first
     ├── AlignLimitError            too many channels to put back in order within the limit
     └── NonFiniteError             NaN or infinity where the mark is read
@@ -234,6 +238,22 @@ class UnsafeError(CheckpointError):
 
 class UnreadableError(CheckpointError):
     """A good part of the weights is stored in a form that cannot be read: quantised, packed."""
+
+
+class RemoteError(CheckpointError):
+    """A URL that cannot be read: a dead link, a server that stalls, cuts off, or lies."""
+
+
+class AddressError(RemoteError):
+    """A URL that is refused: a private address, an unknown scheme, credentials in it."""
+
+
+class AccessError(RemoteError):
+    """Credentials for a URL are missing or wrong, or the model is gated."""
+
+
+class ChangedError(RemoteError):
+    """What is behind a URL is another object than the one that was begun with."""
 
 
 class InterruptedEmbedError(CheckpointError):

@@ -53,3 +53,8 @@ def test_neighbouring_releases_show_nothing(tmp_path: Path) -> None:
     arguments = ["--only", "neighbours", "--weights", "2e6", "--work", str(tmp_path / "work")]
     document = run("locate", *arguments, cwd=tmp_path)
     assert document["passed"]
+
+
+def test_a_url_costs_the_header_and_the_marked_tensor(tmp_path: Path) -> None:
+    document = run("remote", "--gigabytes", "1", "--repeats", "1", cwd=tmp_path)
+    assert document["passed"]

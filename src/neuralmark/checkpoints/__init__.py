@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from neuralmark.checkpoints.contract import Checkpoint, TensorInfo
 from neuralmark.checkpoints.readers.hints import hint
-from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError
+from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError, UsageError
 from neuralmark.registry import files_of, foreign
+from neuralmark.remote import at_url, is_url
 from neuralmark.storage.journal import refuse_interrupted
 from neuralmark.storage.places import FarPlace, Place
 
@@ -31,6 +32,7 @@ __all__ = [
 
 HEAD_BYTES = 512
 AnyPlace = TypeVar("AnyPlace", Path, FarPlace, Place)
+_CRUSHED = re.compile(r"(https?|hf|s3|gs|az):/[^/]")
 _SHARD = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.\w+$")
 
 
@@ -67,8 +69,12 @@ def open_checkpoint(path: str | Place) -> Checkpoint:
 
 
 def place_of(model: str | Place) -> Place:
-    """Where a model is that was named by its path (or is a place already)."""
-    return Path(model) if isinstance(model, str) else model
+    """Where a model is that was named by its path or its URL (or is a place already)."""
+    if isinstance(model, str):
+        return at_url(model) if is_url(model) else Path(model)
+    if isinstance(model, Path) and _CRUSHED.match(str(model)) and not model.exists():
+        raise UsageError("a URL is given as a text, not as a Path, which takes a slash out of it")
+    return model
 
 
 def open_file(path: Place) -> Checkpoint:

@@ -29,7 +29,7 @@ from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, Raw
 from neuralmark.checkpoints.readers.strided import Strides
 from neuralmark.errors import MalformedError, UnsuitableTensorError
 from neuralmark.storage import files
-from neuralmark.storage.places import FarPlace, Place, local, read_at
+from neuralmark.storage.places import FarPlace, Place, expect, local, read_at
 
 CHUNK_BYTES = 2 << 20
 """Tensors are read and written in pieces of this many bytes."""
@@ -218,6 +218,21 @@ class Checkpoint:
         """
         return [_stamp(file) for file in self.files()]
 
+    def pins(self) -> dict[str, str]:
+        """To which version of each far file all reading is held, by the file's name."""
+        told = {file.name: file.pinned() for file in self.files() if isinstance(file, FarPlace)}
+        return {name: pin for name, pin in told.items() if pin is not None}
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Say which tensors will be read, in this order: what is far is fetched ahead."""
+        ranges: dict[Place, list[tuple[int, int]]] = {}
+        for name in names:
+            stored = self._tensors[name]
+            if isinstance(stored.file, FarPlace) and stored.info.obstacle is None:
+                ranges.setdefault(stored.file, []).append((stored.offset, stored.nbytes))
+        for file, wanted in ranges.items():
+            expect(file, wanted)
+
     def span(self, name: str) -> StoredTensor:
         """Where the bytes of a tensor are; for a compressed one, where its packed bytes begin."""
         return self._tensors[name]
@@ -251,6 +266,7 @@ class Checkpoint:
         stored = self._tensors[name]
         if stored.info.obstacle is not None:
             raise UnsuitableTensorError(f"{name[:80]!r} cannot be read: {stored.info.obstacle}")
+        self.expect([name])
         if stored.decoder is not None:
             return _decoded(stored)
         if stored.layout is not None:

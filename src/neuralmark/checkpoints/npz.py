@@ -65,6 +65,7 @@ def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
     records = zipped.directory(path)
     if len(records) > MAX_TENSORS:
         raise MalformedError(f"{path}: has {len(records):,} arrays, over {MAX_TENSORS:,}")
+    zipped.announce(path, records.values())
     with path.open("rb") as file:
         members = [_Member(path, file, record) for record in records.values()]
     return _Npz(path, members)

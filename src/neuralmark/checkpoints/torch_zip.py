@@ -44,6 +44,7 @@ def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
 def _open(path: Place, table: str | None) -> "_TorchZip":
     """Open the model's table, or another one."""
     records = _folded(path, zipped.directory(path))
+    zipped.announce(path, records.values())
     names = _pickles(records)
     if len(names) != 1:
         raise MalformedError(f"{path}: has {len(names)} pickles instead of one")

@@ -13,6 +13,7 @@ _WORDS = {
         " and --triggers"
     ),
     "triggers=...": "--triggers",
+    "RemoteOptions(allow_private=True)": "--allow-private",
     "overwrite=True": "--force",
     "in_place=True": "--in-place",
     "in_span=True": "--in-span",

@@ -15,15 +15,80 @@ if TYPE_CHECKING:
     import torch
 
     from neuralmark.keys.key import Key
+    from neuralmark.storage.places import Place
 
+M = TypeVar("M", bound="Place")
 F = TypeVar("F", bound=Callable[..., Any])
 
 PASSPHRASE_VARIABLE = "NEURALMARK_PASSPHRASE"  # noqa: S105 - the name of a variable
 MAX_PASSPHRASE = 1 << 16
 """As in keyfile, which is not imported here: it would load numpy for every `--help`."""
 
-PATH = click.Path(path_type=Path, readable=False)
+
+class _OwnPath(click.Path):
+    """A path of this machine; a URL is told from one before it is mistaken for it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from neuralmark.remote.transfer.addresses import is_url, redacted
+
+        if isinstance(value, str) and is_url(value):
+            self.fail(
+                f"{redacted(value)} is a URL, and only a file or folder of this machine will do"
+                " here: download it first",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
+class _ModelPath(click.Path):
+    """A path, or a URL, which becomes a place that is read like a file."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from neuralmark.remote.transfer.addresses import is_url
+
+        if not isinstance(value, str) or not is_url(value):
+            return super().convert(value, param, ctx)
+        from neuralmark.remote import RemoteOptions, at_url
+
+        given = {} if ctx is None else ctx.meta.get(_REMOTE, {})
+        return at_url(value, RemoteOptions(**given))
+
+
+PATH = _OwnPath(path_type=Path, readable=False)
 """Any path: what cannot be read is found out, and named, by the library."""
+
+MODEL = _ModelPath(path_type=Path, readable=False)
+"""A model that is only read: a path or a URL. Its command has `remote_options`."""
+
+_REMOTE = "neuralmark.remote"
+
+
+def remote_options(function: F) -> F:
+    """--allow-private and --no-cache, where a model may be behind a URL."""
+
+    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            told = {"allow_private": {"allow_private": True}, "no_cache": {"cache": False}}
+            ctx.meta.setdefault(_REMOTE, {}).update(told[str(param.name)])
+
+    private = click.option(
+        "--allow-private",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=remember,
+        help="Let URLs lead to this machine and its network, without encryption (http) too.",
+    )
+    uncached = click.option(
+        "--no-cache",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=remember,
+        help="Keep nothing of what URLs give, and use nothing that was kept.",
+    )
+    return private(uncached(function))
 
 
 def passphrase_file_option(function: F) -> F:
@@ -82,7 +147,7 @@ def code_options(function: F) -> F:
     return code(triggers(function))
 
 
-def live(code: str | None, model: Path) -> "Path | torch.nn.Module":
+def live(code: str | None, model: M) -> "M | torch.nn.Module":
     """The model as it is on disk, or in the network that code makes."""
     if code is None:
         return model
@@ -144,10 +209,10 @@ def prompt(question: str) -> str:
     return answer
 
 
-def refuse_inputs(report: Path, inputs: Sequence[Path | None]) -> None:
+def refuse_inputs(report: Path, inputs: "Sequence[Place | None]") -> None:
     """A report may replace an older report, never what it is about."""
     from neuralmark.errors import OutputError
 
-    given = [path for path in inputs if path is not None and path.exists()]
+    given = [path for path in inputs if isinstance(path, Path) and path.exists()]
     if report.exists() and any(report.samefile(path) for path in given):
         raise OutputError(f"{report} is one of the inputs: choose another name for the report")

@@ -142,6 +142,8 @@ def progress_bar(*, counting: bool = False) -> "Iterator[Progress | None]":
             far = f"{decimal(done)} of {decimal(total)}"
             if counting or tensors:
                 far = f"{done:,} of {total:,}{' tensors' * tensors}"
+            fetched = _fetched()
+            far += f", {decimal(fetched)} fetched" if fetched else ""
             # things of all names are counted together, tensors by what is done with them
             task = "" if counting else stage if tensors else what
             what = printable(what)
@@ -150,6 +152,12 @@ def progress_bar(*, counting: bool = False) -> "Iterator[Progress | None]":
             bar.update(tasks[task], description=what, completed=done, total=total, far=far)
 
         yield update
+
+
+def _fetched() -> int:
+    """Bytes that came over the network so far; nothing is imported for it."""
+    metering = sys.modules.get("neuralmark.remote.transfer.metering")
+    return 0 if metering is None else int(metering.traffic().fetched)
 
 
 def power_of_two(exponent: float) -> str:

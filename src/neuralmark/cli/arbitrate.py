@@ -12,6 +12,7 @@ from neuralmark.cli import _output as output
 if TYPE_CHECKING:
     from neuralmark.disputes import Claimant, Relation, Ruling
     from neuralmark.disputes.sightings import Sighting
+    from neuralmark.storage.places import Place
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ T = TypeVar("T")
 @click.option(
     "--claimant",
     "claimants",
-    type=(str, options.PATH, options.PATH),
+    type=(str, options.PATH, options.MODEL),
     multiple=True,
     required=True,
     metavar="NAME KEY MODEL",
@@ -28,7 +29,7 @@ T = TypeVar("T")
 )
 @click.option(
     "--disputed",
-    type=options.PATH,
+    type=options.MODEL,
     metavar="MODEL",
     help="The model that the dispute is about.",
 )
@@ -71,12 +72,13 @@ T = TypeVar("T")
     metavar="FILE.html",
     help="Write a self-contained page with the ruling.",
 )
+@options.remote_options
 @options.json_option
 @click.pass_context
 def command(
     ctx: click.Context,
-    claimants: tuple[tuple[str, Path, Path], ...],
-    disputed: Path | None,
+    claimants: "tuple[tuple[str, Path, Place], ...]",
+    disputed: "Place | None",
     claims: tuple[tuple[str, Path], ...],
     anchors: tuple[tuple[str, Path], ...],
     commitments: tuple[tuple[str, str], ...],
@@ -96,7 +98,7 @@ def command(
     places = _by_name("--claim", claims, names)
     copies = _by_name("--anchor", anchors, names)
     if report:
-        inputs = [path for _, key, model in claimants for path in (key, model)]
+        inputs: list[Place] = [path for _, key, model in claimants for path in (key, model)]
         inputs += [*places.values(), *copies.values(), *([disputed] if disputed else [])]
         inputs += [path for _, path in passphrase_files]
         options.refuse_inputs(report, inputs)
@@ -137,7 +139,7 @@ def _by_name(option: str, given: Sequence[tuple[str, T]], names: Sequence[str]) 
 
 
 def _load(
-    claimants: Sequence[tuple[str, Path, Path]],
+    claimants: "Sequence[tuple[str, Path, Place]]",
     brought: tuple[dict[str, Path], dict[str, Path]],
     times: dict[str, str],
     passphrases: dict[str, Path],

@@ -11,10 +11,11 @@ from neuralmark.cli import _output as output
 if TYPE_CHECKING:
     from neuralmark.marking.inspection import BaseComparison
     from neuralmark.marking.options import Spread
+    from neuralmark.storage.places import Place
 
 
 @click.command("inspect", short_help="List the tensors of MODEL, and what each could carry.")
-@click.argument("model", type=options.PATH)
+@click.argument("model", type=options.MODEL)
 @click.option(
     "--key",
     "key_file",
@@ -32,18 +33,19 @@ if TYPE_CHECKING:
 @click.option("--headers-only", is_flag=True, help="Read no weights: quick, but no grids.")
 @click.option(
     "--base",
-    type=options.PATH,
+    type=options.MODEL,
     help="Public checkpoint that MODEL was fine-tuned from: say what it gives away of a mark.",
 )
 @options.passphrase_file_option
+@options.remote_options
 @options.json_option
 def command(
-    model: Path,
+    model: "Place",
     key_file: Path | None,
     strength: float,
     spread: "Spread",
     headers_only: bool,
-    base: Path | None,
+    base: "Place | None",
     passphrase_file: Path | None,
     as_json: bool,
 ) -> None:

@@ -10,13 +10,14 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.records import Kinship, Lineage
+    from neuralmark.storage.places import Place
 
 MOST_SHOWN = 12
 
 
 @click.command("lineage", short_help="Compare MODEL with OTHER, wherever the weights went.")
-@click.argument("model", type=options.PATH)
-@click.argument("other", type=options.PATH)
+@click.argument("model", type=options.MODEL)
+@click.argument("other", type=options.MODEL)
 @click.option("--heads", type=int, default=0, help="Attention heads, where nothing else tells.")
 @click.option(
     "--effort",
@@ -29,12 +30,13 @@ MOST_SHOWN = 12
 @click.option(
     "--report", type=options.PATH, metavar="FILE.html", help="Write a page with a picture."
 )
+@options.remote_options
 @options.json_option
 @click.pass_context
 def command(
     ctx: click.Context,
-    model: Path,
-    other: Path,
+    model: "Place",
+    other: "Place",
     heads: int,
     effort: float,
     align_limit: int,

@@ -10,6 +10,7 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.marking.rechecking import Recheck, RecheckPoint
+    from neuralmark.storage.places import Place
 
 LONGEST = 60
 """Letters of a value that are shown; --json has all of it."""
@@ -17,7 +18,7 @@ LONGEST = 60
 
 @click.command("recheck", short_help="Verify MODEL again, and compare with an earlier verdict.")
 @click.argument("verdict", type=options.PATH, metavar="VERDICT.json")
-@click.argument("model", type=options.PATH)
+@click.argument("model", type=options.MODEL)
 @options.key_options
 @click.option(
     "--claim",
@@ -31,12 +32,13 @@ LONGEST = 60
     help="Anchor of the mark, or the unmarked original; default: sought beside the claim.",
 )
 @options.code_options
+@options.remote_options
 @options.json_option
 @click.pass_context
 def command(
     ctx: click.Context,
     verdict: Path,
-    model: Path,
+    model: "Place",
     key_file: Path,
     passphrase_file: Path | None,
     claim_file: Path | None,

@@ -10,6 +10,7 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.records import Alignment, Verdict
+    from neuralmark.storage.places import Place
 
 TITLES = {
     "verified": "VERIFIED",
@@ -27,7 +28,7 @@ MOST_CHANGES, MOST_NOTES = 8, 6
 
 
 @click.command("verify", short_help="Look for the key's mark in MODEL, and give a verdict.")
-@click.argument("model", type=options.PATH)
+@click.argument("model", type=options.MODEL)
 @options.key_options
 @click.option(
     "--claim",
@@ -60,7 +61,7 @@ MOST_CHANGES, MOST_NOTES = 8, 6
     "--full-digest/--no-full-digest",
     default=None,
     help="Take the SHA-256 of the whole files, as sha256sum prints it. By default with --report,"
-    " and for files of up to 64 MiB in all.",
+    " and for files of up to 64 MiB in all; never by default of what is behind a URL.",
 )
 @options.code_options
 @click.option("--owner", metavar="TEXT", help="Public label of the owner to show on the verdict.")
@@ -75,11 +76,12 @@ MOST_CHANGES, MOST_NOTES = 8, 6
     is_flag=True,
     help="Print (and report) only what may be published: counts, bound and status.",
 )
+@options.remote_options
 @options.json_option
 @click.pass_context
 def command(
     ctx: click.Context,
-    model: Path,
+    model: "Place",
     key_file: Path,
     passphrase_file: Path | None,
     claim_file: Path | None,
@@ -101,6 +103,7 @@ def command(
     this key that lies beside MODEL; where there is none, it tries the tensors that auto would
     choose and every tensor large enough, and corrects the bound for all of them. With the mark's
     anchor, it finds the weights wherever they went: renamed, fused, permuted, rescaled, rotated.
+    MODEL may be a URL (hf://owner/name, https, s3, gs, az): only what is needed is fetched.
     Exit code 0: verified; 1: not; 3: the weights could not be read.
     """
     from neuralmark.api import verify
@@ -109,7 +112,8 @@ def command(
     if claim_file and tensors:
         raise click.UsageError("--claim names the tensors already: give --claim or --tensor")
     key = options.load_key(key_file, passphrase_file)
-    whole = True if report and full_digest is None else full_digest
+    near = isinstance(model, Path)  # of what is far only what is needed is fetched
+    whole = True if report and near and full_digest is None else full_digest
     wanted = VerifyOptions(anchor, effort, align_limit, whole)
     with output.progress_bar() as progress:
         verdict = verify(
@@ -243,5 +247,6 @@ def _details(verdict: "Verdict") -> list[tuple[str, str]]:
             )
         )
     rows += [(f"sha256 {name}", digest) for name, digest in (verdict.sha256 or {}).items()]
+    rows += [(f"version of {name}", pin) for name, pin in list(verdict.pins.items())[:MOST_NOTES]]
     rows.append(("reason", verdict.reason))
     return rows

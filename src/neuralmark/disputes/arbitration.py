@@ -33,6 +33,7 @@ from neuralmark.marking.evidence import Evidence, evidence_for
 from neuralmark.marking.reading import FileSuspect, Progress, digest_of
 from neuralmark.marking.verification import examine
 from neuralmark.records import UNREADABLE, Claim, Verdict
+from neuralmark.storage.places import Place
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Claimant:
     Attributes:
         name: What the party is called, one line.
         key: The key it brings.
-        exhibit: Path of the model that it shows.
+        exhibit: Path or URL of the model that it shows.
         claim: Where its mark sits; without, a claim beside the exhibit is followed, or the mark is
             searched as `verify` does, every way a trial.
         stated_time: When the key's commitment was registered; reported as stated, never used.
@@ -55,7 +56,7 @@ class Claimant:
 
     name: str
     key: Key
-    exhibit: str | Path
+    exhibit: str | Place
     claim: Claim | str | Path | None = None
     stated_time: str | None = None
     anchor: Anchor | str | Path | None = None
@@ -66,13 +67,13 @@ class _Model:
     label: str
     path: str
     checkpoint: Checkpoint
-    stamps: list[tuple[int, ...]]
+    stamps: list[tuple[object, ...]]
 
 
 def arbitrate(
     claimants: Sequence[Claimant],
     *,
-    disputed: str | Path | None = None,
+    disputed: str | Place | None = None,
     progress: Progress | None = None,
 ) -> Ruling:
     """Rule on who owns a model that two or more parties claim.
@@ -81,7 +82,7 @@ def arbitrate(
 
     Args:
         claimants: The parties, each with a key of its own.
-        disputed: Path of the model that they dispute, where it is not one of the exhibits.
+        disputed: Path or URL of the model that they dispute, where it is not one of the exhibits.
         progress: Called with what is being done, bytes done, and bytes in all.
 
     Returns:
@@ -160,10 +161,10 @@ def _evidence(claimant: Claimant) -> Evidence:
         raise ClaimMismatchError(f"{claimant.name} in {label}: {error}") from None
 
 
-def _open(label: str, path: str | Path) -> _Model:
+def _open(label: str, path: str | Place) -> _Model:
     try:
         checkpoint = open_checkpoint(path)
-        return _Model(label, str(path), checkpoint, checkpoint.stamps())
+        return _Model(label, str(checkpoint.path), checkpoint, checkpoint.stamps())
     except CheckpointError as error:
         raise type(error)(f"{label}: {error}") from None
 

@@ -5,12 +5,14 @@ from pathlib import Path
 
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.sealed import load_anchor
+from neuralmark.checkpoints import place_of
 from neuralmark.core.key import Placement
 from neuralmark.keys.key import Key
 from neuralmark.marking.beside import anchor_beside, claim_beside
 from neuralmark.marking.placement import listed
 from neuralmark.marking.verification import verify
 from neuralmark.records import Claim, ClaimedAnchor, Digest, Verdict
+from neuralmark.storage.places import local
 
 
 def claim_of(
@@ -69,7 +71,7 @@ def rebuild_claim(
         ['layer1.weight', 'layer2.weight']
     """
     names = listed(tensors)
-    file = anchor or (anchor_beside(Path(model), key) if key.kind == "native" else None)
+    file = anchor or (anchor_beside(local(place_of(model)), key) if key.kind == "native" else None)
     if file is not None:
         found = load_anchor(file, key)
         blank = Digest("", {})
@@ -77,7 +79,7 @@ def rebuild_claim(
         verdict = verify(model, key, claim=named)
         if verdict.verified or anchor is not None:
             return verdict, _rebuilt(key, verdict, named.anchor)
-    followed = claim_beside(Path(model), key, names)
+    followed = claim_beside(local(place_of(model)), key, names)
     verdict = verify(model, key, claim=followed, tensors=None if followed else names)
     return verdict, _rebuilt(key, verdict, None if followed is None else followed.anchor)
 

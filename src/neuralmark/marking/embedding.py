@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neuralmark import schemes
-from neuralmark.checkpoints import Checkpoint, open_checkpoint, root_of
+from neuralmark.checkpoints import Checkpoint, open_checkpoint, place_of, root_of
 from neuralmark.core.bound import SECURITY_BITS, boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Mark
@@ -37,6 +37,7 @@ from neuralmark.marking.writing import (
 )
 from neuralmark.records import Claim, Verdict
 from neuralmark.storage import journal
+from neuralmark.storage.places import local
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _path_of(model: str | Path) -> Path:
             f"embed takes the path of a checkpoint, not a {type(model).__name__}: save the state"
             " dict first, or write into the live module with neuralmark.imprint"
         )
-    return Path(model)
+    return local(place_of(model))
 
 
 @contextmanager
@@ -291,7 +292,7 @@ def recover(model: str | Path) -> str | None:
         >>> neuralmark.recover("model.safetensors") is None
         True
     """
-    root = root_of(Path(model))
+    root = root_of(local(place_of(model)))
     if not root.exists():
         raise CheckpointError(f"{root}: there is no such file or folder")
     return journal.recover(root)

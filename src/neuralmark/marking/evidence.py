@@ -9,6 +9,7 @@ from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import NO_ANCHOR, anchor_from_original
 from neuralmark.anchors.chunks import is_sealed
 from neuralmark.anchors.sealed import load_anchor
+from neuralmark.checkpoints import place_of
 from neuralmark.errors import (
     AnchorError,
     AnchorMismatchError,
@@ -46,7 +47,8 @@ def evidence_for(
     one is one more draw of fair coins.
     """
     given = Claim.given(claim)
-    near = Path(model) if isinstance(model, str | Path) and beside else None
+    place = place_of(model) if isinstance(model, str | Path) and beside else None
+    near = place if isinstance(place, Path) else None  # nothing of the owner's lies beside a URL
     if given is not None:
         check_claim(given, key)
     seek = given is None and anchor is None and near is not None

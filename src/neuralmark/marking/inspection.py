@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from neuralmark.marking.options import WIDE, InspectOptions, Spread, options_of
 from neuralmark.marking.placement import Tensor, auto, catalogue, placement_of
 from neuralmark.marking.reading import Progress
 from neuralmark.marking.surveying import MarkedPart, Survey, look, survey
+from neuralmark.storage.places import Place
 
 STRENGTHS = (0.5, 1.0, 2.0, 4.0)
 """Strengths at which a mark is held against a public base."""
@@ -108,7 +108,7 @@ class Inspection:
 
 
 def inspect(
-    model: str | Path,
+    model: str | Place,
     key: Key | None = None,
     options: InspectOptions | None = None,
     *,
@@ -120,7 +120,7 @@ def inspect(
     f(strength, n, k)·√(k/m) of the tensor's norm, f solved once for a random case.
 
     Args:
-        model: Path of the checkpoint.
+        model: Path or URL of the checkpoint.
         key: The key to count carriers for; without, they are those to expect.
         options: At which strength, how many tensors, against which base; see `InspectOptions`.
         progress: Called with what is being done, weights done, and weights in all.
@@ -149,7 +149,7 @@ def inspect(
         rows = _looked_at(checkpoint, tensors, rows, progress)
     carriers, per_pool, percent = _room(choice.tensors, parameters, key, unit)
     return Inspection(
-        model=str(model),
+        model=str(checkpoint.path),
         format=checkpoint.format,
         parameters=parameters,
         strength=options.strength,
@@ -167,10 +167,11 @@ def inspect(
 
 
 def compare(
-    checkpoint: Checkpoint, base: str | Path, key: Key, spread: Spread = WIDE
+    checkpoint: Checkpoint, base: str | Place, key: Key, spread: Spread = WIDE
 ) -> BaseComparison:
     """Measure what a mark of this key would show to somebody who has the base."""
-    planned = plan(checkpoint, key, None, spread, open_checkpoint(base))
+    other = open_checkpoint(base)
+    planned = plan(checkpoint, key, None, spread, other)
     found = survey(checkpoint, planned.tensors, planned.carriers, base=planned.base)
     updates = [part.update for part in found.parts if part.update is not None]
     if not updates:
@@ -183,7 +184,7 @@ def compare(
         seen = [(s, exposure_at(found, solver, s, planned.noise)) for s in STRENGTHS]
         advice = _advice(dict(seen), explained(found))
     unmoved = float(np.mean([update.unmoved for update in updates]))
-    return BaseComparison(str(base), ratio, unmoved, explained(found), tuple(seen), advice)
+    return BaseComparison(str(other.path), ratio, unmoved, explained(found), tuple(seen), advice)
 
 
 def _moved(found: Survey) -> float:

@@ -19,6 +19,7 @@ from neuralmark.triggers.triggers import Triggers
 
 if TYPE_CHECKING:
     from neuralmark.anchors.anchor import Anchor
+    from neuralmark.storage.places import Place
 
 T = TypeVar("T")
 
@@ -196,7 +197,7 @@ class InspectOptions:
     strength: float = 1.0
     spread: Spread = WIDE
     weights: bool = True
-    base: str | Path | None = None
+    base: "str | Place | None" = None
 
     def __post_init__(self) -> None:
         """Refuse what no model can be looked at with."""

@@ -123,6 +123,7 @@ def read_marked(
     done, size = 0, sum(tensor.info.nbytes for tensor in attempt.read_tensors())
     room = np.empty(CHUNK_BYTES // 2, np.uint32)
     places = np.empty(CHUNK_BYTES, np.float32)
+    checkpoint.expect(tensor.info.name for tensor in attempt.read_tensors())
     for name, start, tensor in attempt.parts():
         if tensor is None:
             continue  # zeros add nothing to any sum

@@ -172,6 +172,8 @@ def _points(then: Verdict, now: Verdict, claim: Claim | None) -> Iterator[Rechec
     yield _same("parameters", then.parameters.to_dict(), now.parameters.to_dict())
     yield _claim(then, claim)
     yield _files(then.checkpoint_digest, now.checkpoint_digest)
+    if then.pins or now.pins:
+        yield RecheckPoint("versions behind URLs", then.pins, now.pins, holds=None)
     yield _same("headers", then.checkpoint_digest.headers, now.checkpoint_digest.headers)
     yield _same("tensor digests", then.checkpoint_digest.tensors, now.checkpoint_digest.tensors)
     yield _same("anchor", then.anchor_digest, now.anchor_digest)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from neuralmark import schemes
 from neuralmark.anchors.anchor import Anchor
-from neuralmark.checkpoints import is_shard, open_checkpoint, place_of
+from neuralmark.checkpoints import Checkpoint, is_shard, open_checkpoint, place_of
 from neuralmark.core import bound, readout
 from neuralmark.core.key import Float, Mark
 from neuralmark.errors import (
@@ -37,7 +37,7 @@ from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Suspect, require_carriers
 from neuralmark.records import NOT_VERIFIED, UNREADABLE, BitsRead, Claim, Verdict
 from neuralmark.records.alignment import ALIGNED, POSITION
-from neuralmark.storage.places import Place
+from neuralmark.storage.places import FarPlace, Place
 
 if TYPE_CHECKING:
     from neuralmark.anchors.restoring import Restoration
@@ -82,8 +82,7 @@ def verify(
     model = place_of(model)
     checkpoint = open_checkpoint(model).with_others()
     if options.full_digest is None:
-        small = sum(file.stat().st_size for file in checkpoint.files()) <= WHOLE_UP_TO
-        options = replace(options, full_digest=small)
+        options = replace(options, full_digest=_quickly_read(checkpoint))
     before = checkpoint.stamps()
     known = evidence_for(
         model, key, claim=claim, tensors=tensors, anchor=options.anchor, beside=beside
@@ -97,6 +96,7 @@ def verify(
         options=options,
         progress=progress,
     )
+    verdict = replace(verdict, pins=checkpoint.pins())
     if known.claim is not None:
         verdict = replace(verdict, claim_digest=known.claim.digest)
     if known.beside:
@@ -107,6 +107,14 @@ def verify(
         why = f"{model} is one shard of several, and the others were not read: give the folder"
         return replace(verdict, status=UNREADABLE, reason=f"{why}; {verdict.reason}")
     return verdict
+
+
+def _quickly_read(checkpoint: Checkpoint) -> bool:
+    """Whether reading all of its files takes no time to speak of; what is far is never fetched."""
+    files = checkpoint.files()
+    if any(isinstance(file, FarPlace) for file in files):
+        return False
+    return sum(file.stat().st_size for file in files) <= WHOLE_UP_TO
 
 
 def require_key(key: Key) -> None:

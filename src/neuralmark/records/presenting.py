@@ -66,6 +66,7 @@ def table(told: Told) -> str:
     rows += [(name, value) for name, value in optional if value]
     files = told["checkpoint_digest"]["files"] or {}
     rows += [(f"sha256 of {name}", digest) for name, digest in files.items()]
+    rows += [(f"version of {name}", pin) for name, pin in told.get("pins", {}).items()]
     cells = "".join(line(("th", name), ("td", value)) for name, value in rows)
     colour = GOOD if told["verified"] else PLAIN
     return framed(told["status"].replace("-", " "), cells, colour)

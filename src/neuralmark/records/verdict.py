@@ -87,6 +87,7 @@ class Verdict(Record):
         versions: Of what it was computed with.
         readings: What reading by position and reading aligned gave, where there was an anchor.
         alignment: How the weights were put back in order; None if they were not.
+        pins: Of models behind URLs: the commit, version or ETag of each file, by its name.
 
     Examples:
         >>> verdict = neuralmark.verify("marked.safetensors", key)
@@ -131,6 +132,7 @@ class Verdict(Record):
     versions: dict[str, str] = field(default_factory=dict)
     readings: tuple[BitsRead, ...] = ()
     alignment: Alignment | None = None
+    pins: dict[str, str] = field(default_factory=dict)
 
     @property
     def sha256(self) -> dict[str, str] | None:
@@ -265,6 +267,7 @@ class Verdict(Record):
             "claim_digest": self.claim_digest,
             "anchor_digest": self.anchor_digest,
             **({} if self.trigger_digest is None else {"trigger_digest": self.trigger_digest}),
+            **({} if not self.pins else {"pins": dict(self.pins)}),
             "versions": dict(self.versions),
             "readings": [asdict(reading) for reading in self.readings],
             "alignment": None if self.alignment is None else self.alignment.to_dict(),
@@ -322,6 +325,7 @@ class Verdict(Record):
             claim_digest=given.text_or_none("claim_digest"),
             anchor_digest=_anchor(given.text_or_none("anchor_digest")),
             trigger_digest=triggers_from(given.optional("trigger_digest")),
+            pins={} if given.optional("pins") is None else given.table("pins").all_texts(),
             versions=given.table("versions").all_texts(),
             readings=tuple(map(BitsRead.read, given.tables("readings"))),
             alignment=(

@@ -336,13 +336,15 @@ def _looked_at(verdict: Verdict) -> tuple[str, str]:
 def _given(verdict: Verdict) -> list[tuple[str, str, str]]:
     """When, for whom, by which claim and with what it was given, where that is known."""
     used = ", ".join(f"{name} {version}" for name, version in verdict.versions.items())
+    pins = "; ".join(f"{name}: {pin}" for name, pin in verdict.pins.items())
     rows = (
         ("Owner", text(verdict.owner or ""), "as stated by who asked for this page, not checked"),
         ("Date", text(verdict.date or ""), "by the clock of the machine that verified"),
         ("Digest of the claim", code(verdict.claim_digest or ""), "sha256 of its file"),
+        ("Read at", text(pins), "the versions behind the URL that all reading was held to"),
         ("Computed with", text(used), ""),
     )
-    known = (verdict.owner, verdict.date, verdict.claim_digest, used)
+    known = (verdict.owner, verdict.date, verdict.claim_digest, pins, used)
     return [row for row, value in zip(rows, known, strict=True) if value]
 
 

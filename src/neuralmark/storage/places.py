@@ -8,7 +8,7 @@ Whoever reaches a place in a new way writes a `FarPlace`.
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -104,6 +104,21 @@ class FarPlace(ABC):
         """Itself: there are no links."""
         return self
 
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:  # noqa: B027 - may be ignored
+        """Be told which (offset, length) will be read soon, in this order: fetch them ahead."""
+
+    def pinned(self) -> str | None:
+        """To which version of it all reading is held (a commit, a version, an ETag), if to any."""
+        return None
+
+    def walk(self) -> Iterator[Self]:
+        """All files under this folder, however deep, found as they are asked for."""
+        for each in self.iterdir():
+            if each.is_dir():
+                yield from each.walk()
+            else:
+                yield each
+
 
 Place = Path | FarPlace
 """Where a model, or a file of it, is."""
@@ -161,6 +176,12 @@ def _once(file: BinaryIO, buffer: memoryview, at: int) -> int:
     return os.preadv(file.fileno(), [buffer], at)
 
 
+def expect(place: Place, ranges: Sequence[tuple[int, int]]) -> None:
+    """Say which (offset, length) of a file will be read soon, in this order."""
+    if isinstance(place, FarPlace):
+        place.expect(ranges)
+
+
 def bytes_at(file: BinaryIO, length: int, at: int) -> bytes:
     """A file's bytes from `at` on; fewer only where the file ends."""
     room = bytearray(length)
@@ -178,5 +199,7 @@ def read_small(place: Place, most: int) -> bytes:
 def local(place: Place) -> Path:
     """The path of a place on this machine; writing and links are for these only."""
     if isinstance(place, FarPlace):
-        raise UsageError(f"{place}: only a file or folder of this machine can be written")
+        raise UsageError(
+            f"{place}: only a file or folder of this machine can be written: download it first"
+        )
     return place

@@ -17,12 +17,13 @@ from neuralmark.anchors.locating.suspect import CheckpointWeights
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.names import canonical_name
 from neuralmark.errors import ModelCodeError
+from neuralmark.storage.places import Place
 from neuralmark.training.live import FROM_FILE
 
 _SHOWN = 3
 
 
-def built_model(code: str, checkpoint: str | Path) -> torch.nn.Module:
+def built_model(code: str, checkpoint: str | Place) -> torch.nn.Module:
     """Build a network with code and load a checkpoint's weights into it.
 
     Args:

@@ -9,14 +9,14 @@ directories that disagree) is refused.
 import struct
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from neuralmark.checkpoints.contract import CHUNK_BYTES, Checkpoint, Patch, StoredTensor
 from neuralmark.errors import MalformedError, UnsafeError
-from neuralmark.storage.places import Place, bytes_at, local
+from neuralmark.storage.places import Place, bytes_at, expect, local
 
 HEAD = b"PK\x03\x04"
 STORED, DEFLATED = 0, 8
@@ -172,6 +172,11 @@ def _limited(path: Place, records: dict[str, ZipRecord], start: int) -> dict[str
         limits[record.name] = limit
         limit = record.header
     return {name: record._replace(limit=limits[name]) for name, record in records.items()}
+
+
+def announce(path: Place, records: Iterable[ZipRecord]) -> None:
+    """Say that the local headers of these records will be read: from afar they come together."""
+    expect(path, [(each.header, _LOCAL.size + len(each.raw_name)) for each in records])
 
 
 def place(path: Place, file: BinaryIO, record: ZipRecord) -> ZipPlace:

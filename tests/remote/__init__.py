@@ -1,0 +1,1 @@
+"""Tests of models behind URLs, against real servers on loopback."""
