@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     )
     from neuralmark.marking.rechecking import Recheck
     from neuralmark.records import Claim, Lineage, Verdict
+    from neuralmark.sandbox.limits import SandboxLimits
+    from neuralmark.scanning.contract import ScanOptions
+    from neuralmark.scanning.rounds import ScanResult, scan
     from neuralmark.training.attach import attach
     from neuralmark.training.compensation import Compensation, compensate
     from neuralmark.training.handle import LiveMark
@@ -55,6 +58,9 @@ __all__ = [
     "Passports",
     "Recheck",
     "Ruling",
+    "SandboxLimits",
+    "ScanOptions",
+    "ScanResult",
     "Triggers",
     "Verdict",
     "VerifyOptions",
@@ -73,6 +79,7 @@ __all__ = [
     "recheck",
     "recover",
     "rule",
+    "scan",
     "schemes",
     "verify",
 ]
@@ -94,6 +101,9 @@ _HOME = {
     "Passports": "training.passports",
     "Recheck": "marking.rechecking",
     "Ruling": "disputes",
+    "SandboxLimits": "sandbox.limits",
+    "ScanOptions": "scanning.contract",
+    "ScanResult": "scanning.rounds",
     "Triggers": "triggers.triggers",
     "Verdict": "records",
     "VerifyOptions": "marking.options",
@@ -109,6 +119,7 @@ _HOME = {
     "recheck": "api",
     "recover": "marking.embedding",
     "rule": "disputes",
+    "scan": "scanning.rounds",
     "verify": "api",
 }
 

@@ -244,7 +244,8 @@ def best_finding(
 ) -> tuple[Finding, set[str]]:
     """Try the attempts in order; stop at the first that reaches the boundary for all of them.
 
-    All of them, as often as there are looks that this is one `among`. Gives too which tensors (stored names) hold NaN or infinity, where others could be read.
+    All of them, as often as there are looks that this is one `among`. Gives too which tensors
+    (stored names) hold NaN or infinity, where others could be read.
     """
     needed = bound.boundary(key.parameters.bits, len(attempts) * among)
     best: Finding | None = None

@@ -51,10 +51,10 @@ def told(error: BaseException) -> dict[str, str]:
 
 
 def main(channel: int, memory: int, files: int) -> None:
-    """Serve until the parent is gone."""
+    """Serve until the parent is gone; without memory to keep to, unconfined."""
     global _channel
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-    by = confine(memory, files)
+    by = confine(memory, files) if memory else {}
     _channel = channel
     send(channel, READY, json.dumps(by).encode())
     while True:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from neuralmark import errors
@@ -74,20 +75,30 @@ class Confined:
     Args:
         limits: What it may use.
         answer: Answers its questions; without, every question is refused.
+        confine: Whether it is confined at all; without, it is a process like any other.
 
     Raises:
         SandboxError: It could not be started.
     """
 
-    def __init__(self, limits: SandboxLimits | None = None, answer: Answer | None = None) -> None:
+    def __init__(
+        self,
+        limits: SandboxLimits | None = None,
+        answer: Answer | None = None,
+        *,
+        confine: bool = True,
+    ) -> None:
         """Start it, and wait until it has given everything up."""
         self.limits = limits or SandboxLimits()
-        self._answer, self._progress = answer, None
-        self._buffer, self._deadline = bytearray(), time.monotonic() + _START
+        self._answer = answer
+        self._progress: Progress | None = None
+        self._buffer = bytearray()
+        self._deadline = self._latest = time.monotonic() + _START
         ours, theirs = socket.socketpair()
         self._socket = ours
-        words = [str(theirs.fileno()), str(self.limits.memory), str(self.limits.files)]
-        self._process = subprocess.Popen(
+        memory = self.limits.memory if confine else 0
+        words = [str(theirs.fileno()), str(memory), str(self.limits.files)]
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own words
             [sys.executable, "-m", "neuralmark.sandbox.child", *words],
             pass_fds=[theirs.fileno()],
             env=_environment(),
@@ -96,7 +107,7 @@ class Confined:
             stderr=subprocess.DEVNULL,
         )
         theirs.close()
-        started = self._until_ended()
+        started = self.ended()
         if started.error is not None:
             raise SandboxError(f"the sandbox could not be started ({started.error})")
         self.protection = Protection(**started.value)
@@ -116,9 +127,13 @@ class Confined:
         return max(0.0, self._deadline - time.monotonic())
 
     def begin(self, work: child.Work, *arguments: Any, models: int = 1) -> None:
-        """Begin a call, with time for so many models; `heard` tells how it ends."""
+        """Begin a call, with time for so many models; `heard` tells how it ends.
+
+        Between two messages of the process there may be as much time as one model has.
+        """
         seconds = self.limits.seconds * models
-        self._deadline = time.monotonic() + seconds + 1
+        self._latest = time.monotonic() + seconds + 1
+        self._deadline = min(self._latest, time.monotonic() + self.limits.seconds + 1)
         try:
             send(self.fileno(), child.TASK, pickle.dumps((seconds, work, arguments)))
         except OSError:  # it is gone, which `heard` finds
@@ -143,7 +158,7 @@ class Confined:
         """
         self._progress = progress
         self.begin(work, *arguments)
-        ended = self._until_ended()
+        ended = self.ended()
         if ended.error is not None:
             raise ended.error
         return ended.value
@@ -178,7 +193,8 @@ class Confined:
         """End it."""
         self.close()
 
-    def _until_ended(self) -> Ended:
+    def ended(self) -> Ended:
+        """Wait until the call that runs has ended."""
         while True:
             select.select([self], [], [], self.left)
             ended = self.heard()
@@ -210,6 +226,7 @@ class Confined:
             if body["error"] == "MemoryError":
                 return Ended(error=_too_much(self.limits))
             return Ended(error=error_of(body))
+        self._deadline = min(self._latest, time.monotonic() + self.limits.seconds + 1)
         if kind == child.PROGRESS and self._progress is not None:
             what, done, total = body
             self._progress(str(what)[:200], int(done), int(total))
@@ -264,7 +281,7 @@ def error_of(told: dict[str, Any]) -> NeuralMarkError:
 def _environment() -> dict[str, str]:
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    path = os.pathsep.join(each or os.getcwd() for each in sys.path)
+    path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
     return {**kept, **one, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 

@@ -77,7 +77,8 @@ def _filtered(library: Any) -> bool:
         return False
     held = ctypes.create_string_buffer(code, len(code))
     head = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held))
-    return library.prctl(_SECCOMP, _FILTER, ctypes.create_string_buffer(head, len(head)), 0, 0) == 0
+    asked = ctypes.create_string_buffer(head, len(head))
+    return bool(library.prctl(_SECCOMP, _FILTER, asked, 0, 0) == 0)
 
 
 def _landlocked(library: Any) -> int:
