@@ -8,7 +8,7 @@ from neuralmark.errors import NeuralMarkError, SandboxError
 from neuralmark.sandbox import Confined, Protection, SandboxLimits, child
 from neuralmark.sandbox.confined import error_of
 from neuralmark.scanning import work
-from neuralmark.scanning.contract import Errand, ScanOptions, Terms
+from neuralmark.scanning.contract import Errand, ScanOptions, ScanTerms
 from neuralmark.scanning.keyring import Keyring
 from neuralmark.scanning.readers import Readers, Returned, returned, started
 from neuralmark.workers.ray_cluster import RayCluster
@@ -20,7 +20,7 @@ _readers: dict[str, Confined] = {}
 class RayReaders(Readers):
     """Processes of a cluster."""
 
-    def __init__(self, keyring: Keyring, terms: Terms, options: ScanOptions) -> None:
+    def __init__(self, keyring: Keyring, terms: ScanTerms, options: ScanOptions) -> None:
         """Join the cluster, and send it the keys once."""
         self._cluster = RayCluster(_carry_out_remotely, options.jobs)
         self._keyring = self._cluster.shared(keyring)
@@ -69,7 +69,7 @@ class RayReaders(Readers):
 
 
 def _carry_out_remotely(
-    keyring: Keyring, limits: SandboxLimits | None, terms: Terms, errand: Errand | None
+    keyring: Keyring, limits: SandboxLimits | None, terms: ScanTerms, errand: Errand | None
 ) -> dict[str, object]:
     """In a process of the cluster: have its reader carry out an errand."""
     name = f"{keyring.digest} {limits}"

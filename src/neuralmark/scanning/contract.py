@@ -28,7 +28,7 @@ ALIKE: Final = "alike"
 ALWAYS: Final = "all"
 NEVER: Final = "never"
 
-__all__ = ["UNREADABLE", "VERIFIED", "Errand", "ScanOptions", "ScanRow", "Terms", "Todo"]
+__all__ = ["UNREADABLE", "VERIFIED", "Errand", "ScanOptions", "ScanRow", "ScanTerms", "Todo"]
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Todo(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Terms:
+class ScanTerms:
     """What all workers of a round must know beside the keys."""
 
     among: int

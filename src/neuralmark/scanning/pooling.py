@@ -32,7 +32,7 @@ Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnMark:
     """A mark, and the weights that carry it."""
 
     mark: Mark
@@ -50,9 +50,9 @@ class MarkCache:
     def __init__(self, most: int = KEPT) -> None:
         """`most` is in bytes."""
         self._most, self._size = most, 0
-        self._kept: OrderedDict[tuple[str, Placement, bytes], Drawn] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, Placement, bytes], DrawnMark] = OrderedDict()
 
-    def get(self, key: Key, placement: Placement, anchor: bytes) -> Drawn:
+    def get(self, key: Key, placement: Placement, anchor: bytes) -> DrawnMark:
         """The mark of a key at a placement."""
         name = key.fingerprint, placement, anchor
         found = self._kept.get(name)
@@ -60,7 +60,7 @@ class MarkCache:
             self._kept.move_to_end(name)
             return found
         mark = key.at(placement, anchor)
-        found = Drawn(mark, schemes.of(mark).carriers(mark, placement))
+        found = DrawnMark(mark, schemes.of(mark).carriers(mark, placement))
         self._kept[name] = found
         self._size += found.size
         while self._size > self._most and len(self._kept) > 1:
@@ -68,7 +68,7 @@ class MarkCache:
         return found
 
 
-def matches(drawn: Drawn, rows: Sequence[Values]) -> Counts:
+def matches(drawn: DrawnMark, rows: Sequence[Values]) -> Counts:
     """How many bits match in each model, given its weights laid end to end."""
     carriers, mark = drawn.carriers, drawn.mark
     if not carriers.per_pool:

@@ -8,7 +8,7 @@ from neuralmark.errors import NeuralMarkError, SandboxError
 from neuralmark.sandbox import Confined, Protection, SandboxLimits
 from neuralmark.sandbox.confined import Answer
 from neuralmark.scanning import work
-from neuralmark.scanning.contract import Errand, ScanOptions, Terms
+from neuralmark.scanning.contract import Errand, ScanOptions, ScanTerms
 from neuralmark.scanning.keyring import Keyring
 from neuralmark.scanning.work import Outcome
 
@@ -47,7 +47,7 @@ class Readers(ABC):
 class LocalReaders(Readers):
     """Processes of this machine."""
 
-    def __init__(self, keyring: Keyring, terms: Terms, options: ScanOptions) -> None:
+    def __init__(self, keyring: Keyring, terms: ScanTerms, options: ScanOptions) -> None:
         """As many as the options say; each is told the keys first."""
         self._keyring, self._terms = keyring, terms
         self._limits = options.sandbox

@@ -15,7 +15,7 @@ from neuralmark.marking.options import options_of
 from neuralmark.records import presenting
 from neuralmark.sandbox import Protection
 from neuralmark.scanning import journal, results
-from neuralmark.scanning.contract import LOCAL, VERIFIED, ScanOptions, ScanRow, Terms
+from neuralmark.scanning.contract import LOCAL, VERIFIED, ScanOptions, ScanRow, ScanTerms
 from neuralmark.scanning.family import looks, told
 from neuralmark.scanning.journal import About, Listing, RoundJournal
 from neuralmark.scanning.keyring import AnyKeys, Keyring, Places, keyring_of
@@ -207,7 +207,7 @@ class _Scan:
 
     def _readers(self, among: int, date: str) -> Readers:
         chosen = self.options
-        terms = Terms(among, chosen.align, chosen.effort, chosen.align_limit, date)
+        terms = ScanTerms(among, chosen.align, chosen.effort, chosen.align_limit, date)
         if chosen.engine == LOCAL:
             return LocalReaders(self.keyring, terms, chosen)
         from neuralmark.scanning.cluster import RayReaders

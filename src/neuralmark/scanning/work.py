@@ -33,8 +33,8 @@ from neuralmark.scanning.contract import (
     UNREADABLE,
     ScanRow,
     ScanStatus,
+    ScanTerms,
     Stage,
-    Terms,
     Todo,
 )
 from neuralmark.scanning.keyring import CLAIM_SUFFIX, Keyring, Sought
@@ -96,7 +96,7 @@ def prepare(keyring: Keyring) -> None:
     _bench = Bench(keyring)
 
 
-def carry_out(stage: Stage, todo: Sequence[Todo], terms: Terms) -> list[Outcome]:
+def carry_out(stage: Stage, todo: Sequence[Todo], terms: ScanTerms) -> list[Outcome]:
     """Look at these models, in order."""
     assert _bench is not None
     if stage == HEADERS:
@@ -127,7 +127,7 @@ class _Opened:
         return cls(todo, model, known, signature(known), model.stamps())
 
 
-def _from_header(bench: Bench, todo: Todo, terms: Terms) -> Outcome:
+def _from_header(bench: Bench, todo: Todo, terms: ScanTerms) -> Outcome:
     _beat()
     try:
         opened = _Opened.of(todo)
@@ -141,7 +141,7 @@ def _from_header(bench: Bench, todo: Todo, terms: Terms) -> Outcome:
         return failed(todo, error)
 
 
-def _plan(bench: Bench, opened: _Opened, terms: Terms) -> HeaderPlan:
+def _plan(bench: Bench, opened: _Opened, terms: ScanTerms) -> HeaderPlan:
     return bench.plans.get(
         opened.signature,
         lambda: plan_for(opened.known, bench.keyring, align=terms.align != NEVER),
@@ -172,7 +172,7 @@ def _not_found(opened: _Opened, plan: HeaderPlan, why: str, lost: int = 0) -> Sc
 # Weights.
 
 
-def _from_weights(bench: Bench, todo: Sequence[Todo], terms: Terms) -> Iterator[Outcome]:
+def _from_weights(bench: Bench, todo: Sequence[Todo], terms: ScanTerms) -> Iterator[Outcome]:
     alike: dict[str, list[_Opened]] = {}
     for each in todo:
         try:
@@ -187,7 +187,7 @@ def _from_weights(bench: Bench, todo: Sequence[Todo], terms: Terms) -> Iterator[
         yield from _group(bench, group, terms)
 
 
-def _group(bench: Bench, group: Sequence[_Opened], terms: Terms) -> Iterator[Outcome]:
+def _group(bench: Bench, group: Sequence[_Opened], terms: ScanTerms) -> Iterator[Outcome]:
     """Models with one header; one that breaks the reading of all is found by reading each alone."""
     plan = _plan(bench, group[0], terms)
     try:
@@ -216,7 +216,7 @@ def _group(bench: Bench, group: Sequence[_Opened], terms: Terms) -> Iterator[Out
 
 
 def _rows(
-    bench: Bench, opened: _Opened, seen: Screened, number: int, terms: Terms
+    bench: Bench, opened: _Opened, seen: Screened, number: int, terms: ScanTerms
 ) -> list[ScanRow]:
     """The findings in a model, or the one row that says that there are none."""
     beside = _claims(bench, opened.todo.target)
@@ -254,7 +254,7 @@ def _told(bench: Bench, seen: Screened, number: int, aligned: int) -> str:
     return words + (f"; put in order for {aligned} of them" if aligned else "")
 
 
-def _alike(bench: Bench, model: Checkpoint, sought: Sought, terms: Terms) -> bool:
+def _alike(bench: Bench, model: Checkpoint, sought: Sought, terms: ScanTerms) -> bool:
     """Whether weights are to be put back in order for a mark."""
     if terms.align == ALWAYS:
         return True
@@ -269,7 +269,7 @@ def _sketched(path: str, sought: Sought) -> tuple[Anchor, AnchorSketch]:
     return anchor, AnchorSketch(anchor)
 
 
-def _verdict(target: str, sought: Sought, terms: Terms) -> Verdict:
+def _verdict(target: str, sought: Sought, terms: ScanTerms) -> Verdict:
     """The verdict that `verify` gives, for a look among many."""
     options = VerifyOptions(sought.anchor, terms.effort, terms.align_limit, None, terms.among)
     verdict = verify(target, sought.key, claim=sought.claim_file or sought.claim, options=options)
