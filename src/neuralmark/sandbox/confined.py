@@ -134,6 +134,8 @@ class Confined:
         seconds = self.limits.seconds * models
         self._latest = time.monotonic() + seconds + 1
         self._deadline = min(self._latest, time.monotonic() + self.limits.seconds + 1)
+        if self.fileno() < 0:
+            return
         try:
             send(self.fileno(), child.TASK, pickle.dumps((seconds, work, arguments)))
         except OSError:  # it is gone, which `heard` finds
@@ -165,6 +167,8 @@ class Confined:
 
     def heard(self) -> Ended | None:
         """What the process said; None while the call still runs. Does not wait."""
+        if self.fileno() < 0:
+            return Ended(error=SandboxError("the sandboxed process has ended"), dead=True)
         if not self.left:
             self.close()
             return Ended(error=_too_long(self.limits), dead=True)
@@ -196,7 +200,8 @@ class Confined:
     def ended(self) -> Ended:
         """Wait until the call that runs has ended."""
         while True:
-            select.select([self], [], [], self.left)
+            if self.fileno() >= 0:
+                select.select([self], [], [], self.left)
             ended = self.heard()
             if ended is not None:
                 return ended

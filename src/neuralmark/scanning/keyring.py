@@ -41,6 +41,10 @@ class Sought:
     anchor_digest: bytes = b""
 
 
+_Sealed = dict[tuple[str, bytes], Sought]
+"""By the fingerprint of the key, and the digest of the anchor."""
+
+
 @dataclass(frozen=True)
 class Keyring:
     """All marks that are looked for."""
@@ -117,11 +121,9 @@ def _files(places: Places | None, suffix: str) -> Iterator[Path]:
         yield from sorted(place.rglob(f"*{suffix}")) if place.is_dir() else (place,)
 
 
-def _anchors(
-    places: Places, usable: Mapping[str, tuple[str, Key]], notes: list[str]
-) -> dict[bytes, Sought]:
-    """Anchors of these keys by their digests."""
-    found: dict[bytes, Sought] = {}
+def _anchors(places: Places, usable: Mapping[str, tuple[str, Key]], notes: list[str]) -> _Sealed:
+    """Anchors of these keys; two keys may have the same in the same model."""
+    found: _Sealed = {}
     for path in _files(places, SUFFIX):
         mark = read_public(path).fingerprint
         if mark not in usable:
@@ -129,7 +131,7 @@ def _anchors(
             continue
         name, key = usable[mark]
         anchor = load_anchor(path, key)
-        found[anchor.digest] = Sought(
+        found[mark, anchor.digest] = Sought(
             key,
             name,
             anchor=str(path),
@@ -142,7 +144,7 @@ def _anchors(
 def _claimed(
     places: Places | None,
     usable: Mapping[str, tuple[str, Key]],
-    sealed: Mapping[bytes, Sought],
+    sealed: _Sealed,
     notes: list[str],
 ) -> Iterator[Sought]:
     seen: set[str] = set()
@@ -161,12 +163,13 @@ def _claimed(
         yield Sought(key, name, claim, str(path), anchor, claim.placement, digest)
 
 
-def _anchor_of(claim: Claim, path: Path, key: Key, sealed: Mapping[bytes, Sought]) -> str | None:
+def _anchor_of(claim: Claim, path: Path, key: Key, sealed: _Sealed) -> str | None:
     """The anchor that was given, or lies beside the claim, if it is the claim's."""
     if claim.anchor is None:
         return None
-    if claim.anchor_digest in sealed:
-        return sealed[claim.anchor_digest].anchor
+    given = sealed.get((claim.fingerprint, claim.anchor_digest))
+    if given is not None:
+        return given.anchor
     beside = anchor_path(path)
     if not is_sealed(beside):
         return None
@@ -176,4 +179,5 @@ def _anchor_of(claim: Claim, path: Path, key: Key, sealed: Mapping[bytes, Sought
 
 
 def _taken(each: Sought, found: Sequence[Sought]) -> bool:
-    return any(other.anchor_digest == each.anchor_digest for other in found)
+    mine = each.key.fingerprint, each.anchor_digest
+    return any((other.key.fingerprint, other.anchor_digest) == mine for other in found)

@@ -155,10 +155,10 @@ class Head:
     size: int
 
 
-def batches(heads: Iterable[Head], workers: int = 1) -> Iterator[tuple[Todo, ...]]:
+def batches(heads: Iterable[Head], workers: int = 1) -> list[tuple[Todo, ...]]:
     """Models with one header together, as many as fit; what is derived of a key serves them all.
 
-    No more of them than leave something for every worker.
+    Halves are made only where there are fewer batches than workers.
 
     >>> one, two = (Head(Todo(i, str(i)), "a", 40 << 20) for i in range(2))
     >>> [[todo.number for todo in batch] for batch in batches([one, two, one])]
@@ -169,14 +169,24 @@ def batches(heads: Iterable[Head], workers: int = 1) -> Iterator[tuple[Todo, ...
     alike: dict[str, list[Head]] = {}
     for head in heads:
         alike.setdefault(head.signature, []).append(head)
-    for group in alike.values():
-        most = min(MOST_TOGETHER, -(-len(group) // workers))
-        batch: list[Todo] = []
-        size = 0
-        for head in group:
-            if batch and (len(batch) == most or size + head.size > HELD):
-                yield tuple(batch)
-                batch, size = [], 0
-            batch.append(head.todo)
-            size += head.size
-        yield tuple(batch)
+    made = [batch for group in alike.values() for batch in _cut(group)]
+    made.sort(key=len, reverse=True)  # the longest first, so that none is left over at the end
+    while made and len(made) < workers and len(made[0]) > 1:
+        largest = made.pop(0)
+        middle = -(-len(largest) // 2)
+        made += [largest[:middle], largest[middle:]]
+        made.sort(key=len, reverse=True)
+    return made
+
+
+def _cut(group: Sequence[Head]) -> Iterator[tuple[Todo, ...]]:
+    """Models with one header, in batches of bounded size."""
+    batch: list[Todo] = []
+    size = 0
+    for head in group:
+        if batch and (len(batch) == MOST_TOGETHER or size + head.size > HELD):
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(head.todo)
+        size += head.size
+    yield tuple(batch)
