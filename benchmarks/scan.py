@@ -5,11 +5,11 @@
 Small checkpoints of ten architectures (four or eight layers, 100,000 to 400,000 weights), and keys
 of which half have a claim (one architecture each) and half are searched for; twenty models are
 marked, without anchors. Every scan reads in the sandbox. The loops are measured on a sample of
-pairs, drawn at random, and extrapolated to all. Must be reached with two jobs: 20 times faster than a loop over
-`neuralmark verify` processes, 5 times faster than a loop over `neuralmark.verify`; every marked
-model found and nothing else; memory of the workers flat (the largest resident size in the second
-half of the run at most 1.1 times that of the first); two jobs 1.6 times as fast as one (on --few
-models).
+pairs, drawn at random, and extrapolated to all. Must be reached with two jobs: 20 times faster than
+a loop over `neuralmark verify` processes, 5 times faster than a loop over `neuralmark.verify`; each
+marked model found and nothing else; memory of the workers flat (the largest resident size in the
+second half of the run at most 1.1 times that of the first); two jobs 1.6 times as fast as one (on
+--few models).
 """
 
 import contextlib

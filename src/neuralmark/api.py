@@ -10,7 +10,7 @@ from neuralmark import schemes
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.heads import heads_of
 from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
-from neuralmark.checkpoints import open_checkpoint
+from neuralmark.checkpoints import open_checkpoint, place_of
 from neuralmark.errors import (
     NeuralMarkWarning,
     ParameterError,
@@ -28,6 +28,7 @@ from neuralmark.marking.placement import listed
 from neuralmark.marking.reading import Progress
 from neuralmark.marking.rechecking import Recheck, Way
 from neuralmark.records import Claim, Lineage, Verdict, presenting
+from neuralmark.storage.places import FarPlace, Place
 from neuralmark.triggers.triggers import Triggers
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def verify(
-    model: "str | Path | torch.nn.Module | Mapping[str, Any]",
+    model: "str | Place | torch.nn.Module | Mapping[str, Any]",
     key: Key,
     *,
     claim: Claim | str | Path | dict[str, Any] | None = None,
@@ -123,8 +124,9 @@ def _verified_apart(model: Any, key: Key, given: _Given, progress: Progress | No
     """Have a sandboxed process verify; what it says is read as any verdict from elsewhere."""
     from neuralmark.anchors.anchor import Anchor
     from neuralmark.sandbox import Confined
+    from neuralmark.sandbox.served import PlaceServer
 
-    if not isinstance(model, str | Path) or given.triggers is not None:
+    if not isinstance(model, str | Path | FarPlace) or given.triggers is not None:
         raise ParameterError(
             "a sandbox is for files: a live model, or one at its triggers, is read here; leave"
             " VerifyOptions(sandbox=...) out"
@@ -133,23 +135,29 @@ def _verified_apart(model: Any, key: Key, given: _Given, progress: Progress | No
         raise ParameterError("in a sandbox the anchor is given as its file, not as an Anchor")
     limits = given.options.sandbox
     given = given._replace(options=replace(given.options, sandbox=None))
-    with Confined(limits) as reader:
-        told = reader.call(verify_in_sandbox, str(model), key, tuple(given), progress=progress)
+    place, label = place_of(model), str(model)
+    server = PlaceServer(lambda target: place)
+    server.allow([label])
+    far = isinstance(place, FarPlace)
+    with Confined(limits, server.answer) as reader:
+        told = reader.call(verify_in_sandbox, label, far, key, tuple(given), progress=progress)
         if not reader.protection.whole:
             warnings.warn(f"sandbox: {reader.protection}", NeuralMarkWarning, stacklevel=3)
     verdict = Verdict.from_dict(told)
-    if (verdict.fingerprint, verdict.model) != (key.fingerprint, str(model)):
+    if (verdict.fingerprint, verdict.model) != (key.fingerprint, str(place)):
         raise SandboxError("the sandboxed process answered nonsense")
     return verdict
 
 
-def verify_in_sandbox(model: str, key: Key, given: tuple[Any, ...]) -> dict[str, Any]:
+def verify_in_sandbox(model: str, far: bool, key: Key, given: tuple[Any, ...]) -> dict[str, Any]:
     """In the sandboxed process: the verdict as plain values."""
     from neuralmark.sandbox import child
+    from neuralmark.sandbox.served import ServedPlace
 
     claim, tensors, options, _ = given
     tell = child.tell if child.sandboxed() else None
-    found = verify(model, key, claim=claim, tensors=tensors, options=options, progress=tell)
+    place = ServedPlace(model) if far else Path(model)
+    found = verify(place, key, claim=claim, tensors=tensors, options=options, progress=tell)
     return found.to_dict()
 
 
@@ -158,7 +166,7 @@ def _file(claim: Any) -> Path | None:
 
 
 def _verified(
-    model: "str | Path | torch.nn.Module | Mapping[str, Any]", key: Key, way: Way, how: HowRead
+    model: "str | Place | torch.nn.Module | Mapping[str, Any]", key: Key, way: Way, how: HowRead
 ) -> Verdict:
     if isinstance(key, Key) and _reads_activations(key):
         verdict = _activations_read(model, key, way, how.triggers)
@@ -166,7 +174,7 @@ def _verified(
         raise TriggerMismatchError(
             "this key's scheme reads weights and has no triggers: leave triggers=... out"
         )
-    elif isinstance(model, str | Path):
+    elif isinstance(model, str | Path | FarPlace):
         verdict = verification.verify(
             model,
             key,
@@ -205,13 +213,13 @@ def _reads_activations(key: Key) -> bool:
 
 
 def _activations_read(
-    model: "str | Path | torch.nn.Module | Mapping[str, Any]",
+    model: "str | Place | torch.nn.Module | Mapping[str, Any]",
     key: Key,
     way: Way,
     given: Triggers | str | Path | None,
 ) -> Verdict:
     """The verdict on a live model at its triggers; anything else is refused before it is opened."""
-    if isinstance(model, str | Path | Mapping):
+    if isinstance(model, str | Path | FarPlace | Mapping):
         schemes.require_weights(key.parameters)
     triggers = Triggers.given(given, key)
     from neuralmark.training.activations import examine_activations

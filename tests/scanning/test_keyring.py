@@ -1,6 +1,7 @@
 """Which marks are looked for."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,9 +34,10 @@ def test_one_key_counts_once() -> None:
 
 
 def test_what_is_no_key_is_refused() -> None:
-    for wrong in ([], ["a.nmkey"], {}):
+    wrong: tuple[Any, ...] = ([], ["a.nmkey"], {})
+    for keys in wrong:
         with pytest.raises(ParameterError, match="keys must be"):
-            keyring_of(wrong)  # type: ignore[arg-type]
+            keyring_of(keys)
 
 
 def test_keys_that_read_activations_are_passed_over() -> None:

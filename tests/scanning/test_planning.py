@@ -1,6 +1,7 @@
 """What headers tell."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,7 +59,10 @@ def test_shapes_rule_out(tmp_path: Path) -> None:
 
 
 def test_weights_that_cannot_be_read_are_told(tmp_path: Path) -> None:
-    tensors = {"layer1.weight": np.zeros((128, 128), np.int8), "layer1.scale": gaussian(128)}
+    tensors: dict[str, Any] = {
+        "layer1.weight": np.zeros((128, 128), np.int8),
+        "layer1.scale": gaussian(128),
+    }
     save_file(tensors, tmp_path / "q.safetensors")
     plan = plan_for(known_of(tmp_path / "q.safetensors"), keyring_of(keys_of("a")))
     assert plan.hidden

@@ -1,6 +1,7 @@
 """One look at many models, many looks at one: the bits that `verify` finds."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,9 +122,12 @@ def test_large_models_are_streamed_with_the_same_result(
     monkeypatch.setattr(screening, "HELD", 1)
     read: list[str] = []
     usual = Checkpoint.read
-    monkeypatch.setattr(
-        Checkpoint, "read", lambda self, name: read.append(name) or usual(self, name)
-    )
+
+    def noted(self: Checkpoint, name: str) -> Any:
+        read.append(name)
+        return usual(self, name)
+
+    monkeypatch.setattr(Checkpoint, "read", noted)
     streamed = screening.screen([model], plan, ring, MarkCache(), 10)
     assert (held.best == streamed.best).all()
     assert held.needed == streamed.needed

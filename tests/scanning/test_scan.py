@@ -6,6 +6,7 @@ import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def test_every_mark_is_found_and_nothing_else(tmp_path: Path) -> None:
     assert lost.why.startswith("3 of 3 marks looked for in ")
     assert "bits match" in lost.why
     assert (lost.format, lost.weights) == ("safetensors", 128 * 128 + 128 + 96 * 128)
-    assert lost.verdict is lost.error is lost.key is None
+    assert (lost.verdict, lost.error, lost.key) == (None, None, None)
 
 
 def without_trials(verdict: Verdict) -> Verdict:
@@ -153,12 +154,15 @@ def test_bad_files_are_rows(tmp_path: Path) -> None:
     sharded_model(models / "shards")
     torn = models / "torn.safetensors"
     torn.write_bytes(gaussian_model(tmp_path / "whole.safetensors").read_bytes()[:-50])
-    packed = {"layer1.weight": np.zeros((128, 128), np.int8), "layer1.scale": gaussian(128)}
+    packed: dict[str, Any] = {
+        "layer1.weight": np.zeros((128, 128), np.int8),
+        "layer1.scale": gaussian(128),
+    }
     save_file(packed, models / "packed.safetensors")
     broken = load_file(tmp_path / "whole.safetensors")
     broken["layer1.weight"][3, 4] = np.nan
     save_file(broken, models / "nan.safetensors")
-    given = [models, tmp_path / "none.npz", "nosuch://place/x.safetensors", "\0"]
+    given: list[str | Path] = [models, tmp_path / "none.npz", "nosuch://place/x.safetensors", "\0"]
     result = scan(given, keys, tmp_path / "out", options=ONE)
     rows = by_name(result)
     errors = {name: row.error for name, (row, *_) in rows.items() if row.status == "error"}
@@ -224,6 +228,7 @@ def test_without_a_sandbox_a_dead_worker_is_still_a_row(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 import neuralmark
 from neuralmark.scanning import running
 
@@ -236,7 +241,8 @@ def watch(tally):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-neuralmark.scan([sys.argv[1]], sys.argv[2], sys.argv[3], options=neuralmark.ScanOptions(jobs=1), watch=watch)
+one = neuralmark.ScanOptions(jobs=1)
+neuralmark.scan([sys.argv[1]], sys.argv[2], sys.argv[3], options=one, watch=watch)
 print("finished")
 """
 

@@ -97,9 +97,12 @@ def test_a_huge_folder_is_read_as_it_goes(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / f"{number:03}.npz").touch()
     looked: list[Path] = []
     usual = targets.is_model_file
-    monkeypatch.setattr(
-        targets, "is_model_file", lambda path: bool(looked.append(path)) or usual(path)
-    )
+
+    def noted(path: Path) -> bool:
+        looked.append(path)
+        return usual(path)
+
+    monkeypatch.setattr(targets, "is_model_file", noted)
     assert len(list(islice(targets_of([tmp_path]), 20))) == 20
     assert len(looked) < 25
     assert len(set(targets_of([tmp_path]))) == 500

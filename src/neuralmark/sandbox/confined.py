@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from neuralmark import errors
@@ -236,7 +237,8 @@ class Confined:
             what, done, total = body
             self._progress(str(what)[:200], int(done), int(total))
         elif kind == child.ASK:
-            self._reply(str(body[0]), list(body[1:]))
+            told = str(body[0]), list(body[1:])
+            Thread(target=self._reply, args=told, daemon=True).start()  # others go on meanwhile
         return None
 
     def _reply(self, question: str, arguments: list[Any]) -> None:
@@ -244,7 +246,7 @@ class Confined:
             if self._answer is None:
                 raise SandboxError("a sandboxed process reads files of this machine only")
             kind, body = child.BYTES, self._answer(question, arguments)
-        except (NeuralMarkError, OSError) as error:
+        except Exception as error:  # whatever it is, the process waits for an answer
             kind, body = child.REFUSED, json.dumps(child.told(error)).encode()
         try:
             send(self.fileno(), kind, body)

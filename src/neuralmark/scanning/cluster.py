@@ -4,16 +4,18 @@ Every machine must see the targets under the names that they have here, and have
 go to the machines of the cluster in memory: use one that is yours.
 """
 
+from neuralmark.checkpoints import place_of
 from neuralmark.errors import NeuralMarkError, SandboxError
 from neuralmark.sandbox import Confined, Protection, SandboxLimits, child
 from neuralmark.sandbox.confined import error_of
+from neuralmark.sandbox.served import PlaceServer
 from neuralmark.scanning import work
 from neuralmark.scanning.contract import Errand, ScanOptions, ScanTerms
 from neuralmark.scanning.keyring import Keyring
 from neuralmark.scanning.readers import Readers, Returned, returned, started
 from neuralmark.workers.ray_cluster import RayCluster
 
-_readers: dict[str, Confined] = {}
+_readers: dict[str, tuple[Confined, PlaceServer]] = {}
 """In a process of the cluster: the one that reads for it, by the keys that it knows."""
 
 
@@ -76,15 +78,17 @@ def _carry_out_remotely(
     try:
         if name not in _readers:
             for old in list(_readers):
-                _readers.pop(old).close()
-            _readers[name] = started(keyring, limits)
-        reader = _readers[name]
+                _readers.pop(old)[0].close()
+            server = PlaceServer(place_of)
+            _readers[name] = started(keyring, limits, server), server
+        reader, server = _readers[name]
         if errand is None:
             return {"protection": vars(reader.protection)}
+        server.allow(todo.target for todo in errand.todo)
         reader.begin(work.carry_out, errand.stage, errand.todo, terms, models=len(errand.todo))
         ended = reader.ended()
     except NeuralMarkError as error:
         return {"error": child.told(error)}
     if ended.dead:
-        _readers.pop(name).close()
+        _readers.pop(name)[0].close()
     return {"error": child.told(ended.error)} if ended.error else {"outcomes": ended.value}

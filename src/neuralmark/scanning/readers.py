@@ -4,9 +4,10 @@ import select
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
+from neuralmark.checkpoints import place_of
 from neuralmark.errors import NeuralMarkError, SandboxError
 from neuralmark.sandbox import Confined, Protection, SandboxLimits
-from neuralmark.sandbox.confined import Answer
+from neuralmark.sandbox.served import PlaceServer
 from neuralmark.scanning import work
 from neuralmark.scanning.contract import Errand, ScanOptions, ScanTerms
 from neuralmark.scanning.keyring import Keyring
@@ -51,12 +52,16 @@ class LocalReaders(Readers):
         """As many as the options say; each is told the keys first."""
         self._keyring, self._terms = keyring, terms
         self._limits = options.sandbox
+        self._servers: dict[Confined, PlaceServer] = {}
         self._workers = [self._start() for _ in range(options.workers)]
         self._errands: dict[Confined, Errand] = {}
         self.protection = self._workers[0].protection
 
     def _start(self) -> Confined:
-        return started(self._keyring, self._limits)
+        server = PlaceServer(place_of)
+        worker = started(self._keyring, self._limits, server)
+        self._servers[worker] = server
+        return worker
 
     def free(self) -> int:
         """Workers without an errand."""
@@ -66,6 +71,7 @@ class LocalReaders(Readers):
         """Give it to an idle worker."""
         worker = next(each for each in self._workers if each not in self._errands)
         self._errands[worker] = errand
+        self._servers[worker].allow(todo.target for todo in errand.todo)
         todo = tuple(map(tuple, errand.todo))
         worker.begin(work.carry_out, errand.stage, todo, self._terms, models=len(todo))
 
@@ -80,6 +86,7 @@ class LocalReaders(Readers):
                 continue
             errand = self._errands.pop(worker)
             if ended.dead:
+                del self._servers[worker]
                 self._workers[self._workers.index(worker)] = self._start()
             found.append(returned(errand, ended.value, ended.error))
         return found
@@ -90,11 +97,9 @@ class LocalReaders(Readers):
             worker.close()
 
 
-def started(
-    keyring: Keyring, limits: SandboxLimits | None, answer: Answer | None = None
-) -> Confined:
+def started(keyring: Keyring, limits: SandboxLimits | None, server: PlaceServer) -> Confined:
     """A worker that knows the keys; without limits, one that is not confined."""
-    worker = Confined(limits, answer, confine=limits is not None)
+    worker = Confined(limits, server.answer, confine=limits is not None)
     try:
         worker.call(work.prepare, keyring)
     except BaseException:

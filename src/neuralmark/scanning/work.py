@@ -23,6 +23,7 @@ from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.records import Verdict
 from neuralmark.sandbox import child
+from neuralmark.sandbox.served import ServedPlace
 from neuralmark.scanning.contract import (
     ALWAYS,
     ERROR,
@@ -122,9 +123,14 @@ class _Opened:
 
     @classmethod
     def of(cls, todo: Todo) -> "_Opened":
-        model = open_checkpoint(todo.target).with_others()
+        model = open_checkpoint(_place(todo.target)).with_others()
         known = catalogue(model)
         return cls(todo, model, known, signature(known), model.stamps())
+
+
+def _place(target: str) -> str | ServedPlace:
+    """A path, or a model that is far: the parent reads it for a worker."""
+    return ServedPlace(target) if is_address(target) and child.sandboxed() else target
 
 
 def _from_header(bench: Bench, todo: Todo, terms: ScanTerms) -> Outcome:
@@ -272,7 +278,8 @@ def _sketched(path: str, sought: Sought) -> tuple[Anchor, AnchorSketch]:
 def _verdict(target: str, sought: Sought, terms: ScanTerms) -> Verdict:
     """The verdict that `verify` gives, for a look among many."""
     options = VerifyOptions(sought.anchor, terms.effort, terms.align_limit, None, terms.among)
-    verdict = verify(target, sought.key, claim=sought.claim_file or sought.claim, options=options)
+    claim = sought.claim_file or sought.claim
+    verdict = verify(_place(target), sought.key, claim=claim, options=options)
     return replace(verdict, date=terms.date)
 
 
