@@ -11,6 +11,7 @@ from neuralmark.cli import _output as output
 from neuralmark.cli import _scanned as scanned
 
 if TYPE_CHECKING:
+    from neuralmark.scanning.contract import Aligning, ScanEngineName, ScanForm
     from neuralmark.scanning.rounds import ScanResult
 
 
@@ -122,11 +123,11 @@ def command(
     anchors: tuple[Path, ...],
     out: Path,
     jobs: int | None,
-    engine: str,
-    align: str,
+    engine: "ScanEngineName",
+    align: "Aligning",
     effort: float,
     align_limit: int,
-    form: str,
+    form: "ScanForm",
     sandbox: bool,
     memory: int,
     time_limit: float,
@@ -159,12 +160,12 @@ def command(
         raise click.UsageError("--rounds is for watching: give --every too")
     chosen = ScanOptions(
         jobs=jobs,
-        engine=engine,  # type: ignore[arg-type]
+        engine=engine,
         sandbox=options.limits(sandbox, memory, time_limit),
-        align=align,  # type: ignore[arg-type]
+        align=align,
         effort=effort,
         align_limit=align_limit,
-        form=form,  # type: ignore[arg-type]
+        form=form,
         every=every,
         rounds=rounds,
         since=since,

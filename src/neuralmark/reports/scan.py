@@ -17,12 +17,12 @@ from neuralmark.reports.render.page import (
     tiles,
     with_powers,
 )
-from neuralmark.scanning.contract import ScanRow
+from neuralmark.scanning.contract import ScanRow, ScanStatus
 from neuralmark.scanning.rounds import ScanResult
 from neuralmark.version import __version__
 
 _GLYPHS = {True: (2, "M19 33l9 9 18-20"), False: (5, "M20 32h24")}
-_TITLES = {
+_TITLES: dict[ScanStatus, str] = {
     "verified": "Verified",
     "matches-unproven": "Match, unproven",
     "nothing": "Nothing found",
@@ -102,7 +102,7 @@ def _numbers(result: ScanResult) -> str:
     return section("What was looked at", inner)
 
 
-def _new(result: ScanResult, status: str) -> str:
+def _new(result: ScanResult, status: ScanStatus) -> str:
     return f"{result.new.get(status, 0):,} new" if result.round > 1 else ""
 
 

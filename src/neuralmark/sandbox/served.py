@@ -23,6 +23,9 @@ MOST_NAMES = 10_000
 MOST_DEPTH = 8
 KEPT = 256
 """Places that the parent remembers."""
+ServedName = str
+"""A model, as the parent told the process."""
+
 QUESTION = "place"
 _BARE = re.compile(r"[\w.+=,@ -]{1,128}")
 
@@ -30,7 +33,7 @@ _BARE = re.compile(r"[\w.+=,@ -]{1,128}")
 class ServedPlace(FarPlace):
     """In the sandboxed process: a model that the parent reads."""
 
-    def __init__(self, target: str, names: tuple[str, ...] = (), up: int = 0) -> None:
+    def __init__(self, target: ServedName, names: tuple[str, ...] = (), up: int = 0) -> None:
         """`target`: as the parent was told; `names` lie in it, or `up` one in its folder."""
         self._target, self._names, self._up = target, names, up
         self._looked: dict[str, Any] | None = None
@@ -133,7 +136,7 @@ class PlaceServer:
             place = place / name
         return _told(place, verb, more)
 
-    def _place(self, target: str) -> Place:
+    def _place(self, target: ServedName) -> Place:
         with self._lock:
             if target not in self._places:
                 self._places[target] = self._find(target)

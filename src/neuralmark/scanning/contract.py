@@ -31,6 +31,10 @@ NEVER: Final = "never"
 __all__ = ["UNREADABLE", "VERIFIED", "Errand", "ScanOptions", "ScanRow", "ScanTerms", "Todo"]
 
 
+TargetName = str
+"""A model, as it was named or found: a path or an address."""
+
+
 @dataclass(frozen=True)
 class ScanOptions:
     """How a scan is carried out; the defaults suit most.
@@ -125,7 +129,7 @@ class ScanRow:
         False
     """
 
-    target: str
+    target: TargetName
     status: ScanStatus
     why: str
     key: str | None = None
@@ -184,7 +188,7 @@ class Todo(NamedTuple):
 
     number: int
     """Its place in the list of the round."""
-    target: str
+    target: TargetName
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,14 @@ from neuralmark.marking.options import options_of
 from neuralmark.records import presenting
 from neuralmark.sandbox import Protection
 from neuralmark.scanning import journal, results
-from neuralmark.scanning.contract import LOCAL, VERIFIED, ScanOptions, ScanRow, ScanTerms
+from neuralmark.scanning.contract import (
+    LOCAL,
+    VERIFIED,
+    ScanOptions,
+    ScanRow,
+    ScanTerms,
+    TargetName,
+)
 from neuralmark.scanning.family import looks, told
 from neuralmark.scanning.journal import About, Listing, RoundJournal
 from neuralmark.scanning.keyring import AnyKeys, Keyring, Places, keyring_of
@@ -298,7 +305,7 @@ def _seen(folder: Path) -> sqlite3.Connection:
     return table
 
 
-def _known(seen: sqlite3.Connection, target: str, stamp: str | None) -> bool:
+def _known(seen: sqlite3.Connection, target: TargetName, stamp: str | None) -> bool:
     """Whether a target was looked at and has not changed since."""
     row = seen.execute("SELECT stamp FROM seen WHERE target = ?", (target,)).fetchone()
     return row is not None and stamp is not None and row[0] == stamp

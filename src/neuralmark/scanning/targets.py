@@ -15,6 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from neuralmark.errors import ParameterError
+from neuralmark.scanning.contract import TargetName
 from neuralmark.storage.files import LEFT_OUT
 
 SUFFIXES = (
@@ -34,7 +35,7 @@ _INDEX = re.compile(r"\.(safetensors|bin)\.index\.json$")
 _GLOB = re.compile(r"[*?\[]")
 
 
-def is_address(target: str) -> bool:
+def is_address(target: TargetName) -> bool:
     """Whether this is an address, not a path.
 
     >>> is_address("s3://bucket/model.safetensors"), is_address("a/b.npz")
@@ -63,7 +64,7 @@ def _listed(file: str | Path) -> Iterator[str]:
         raise ParameterError(f"{file}: no list of targets can be read from it ({error})") from None
 
 
-def _expanded(target: str, skip: Path | None) -> Iterator[str]:
+def _expanded(target: TargetName, skip: Path | None) -> Iterator[str]:
     if is_address(target):
         yield target
         return
@@ -157,7 +158,7 @@ def _begins_like_one(path: Path) -> bool:
         os.close(handle)
 
 
-def stamp_of(target: str) -> tuple[str | None, float | None]:
+def stamp_of(target: TargetName) -> tuple[str | None, float | None]:
     """What changes with a file or folder of this machine, and when it was last changed.
 
     Nothing for what is not there, or far.

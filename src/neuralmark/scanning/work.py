@@ -36,6 +36,7 @@ from neuralmark.scanning.contract import (
     ScanStatus,
     ScanTerms,
     Stage,
+    TargetName,
     Todo,
 )
 from neuralmark.scanning.keyring import CLAIM_SUFFIX, Keyring, Sought
@@ -76,7 +77,7 @@ class _Recent(Generic[T]):
 
 
 @dataclass
-class Bench:
+class WorkBench:
     """What a worker keeps between batches."""
 
     keyring: Keyring
@@ -88,13 +89,13 @@ class Bench:
     folders: _Recent[tuple[str, ...]] = field(default_factory=lambda: _Recent(KEPT_FOLDERS))
 
 
-_bench: Bench | None = None
+_bench: WorkBench | None = None
 
 
 def prepare(keyring: Keyring) -> None:
     """Take the keys, before the first batch."""
     global _bench
-    _bench = Bench(keyring)
+    _bench = WorkBench(keyring)
 
 
 def carry_out(stage: Stage, todo: Sequence[Todo], terms: ScanTerms) -> list[Outcome]:
@@ -114,7 +115,7 @@ def _beat() -> None:
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _OpenModel:
     todo: Todo
     model: Checkpoint
     known: list[Tensor]
@@ -122,21 +123,21 @@ class _Opened:
     stamps: list[tuple[Any, ...]]
 
     @classmethod
-    def of(cls, todo: Todo) -> "_Opened":
+    def of(cls, todo: Todo) -> "_OpenModel":
         model = open_checkpoint(_place(todo.target)).with_others()
         known = catalogue(model)
         return cls(todo, model, known, signature(known), model.stamps())
 
 
-def _place(target: str) -> str | ServedPlace:
+def _place(target: TargetName) -> str | ServedPlace:
     """A path, or a model that is far: the parent reads it for a worker."""
     return ServedPlace(target) if is_address(target) and child.sandboxed() else target
 
 
-def _from_header(bench: Bench, todo: Todo, terms: ScanTerms) -> Outcome:
+def _from_header(bench: WorkBench, todo: Todo, terms: ScanTerms) -> Outcome:
     _beat()
     try:
-        opened = _Opened.of(todo)
+        opened = _OpenModel.of(todo)
         plan = _plan(bench, opened, terms)
         if plan.empty and not _claims(bench, todo.target):
             return _outcome(todo, [_not_found(opened, plan, RULED_OUT)])
@@ -147,7 +148,7 @@ def _from_header(bench: Bench, todo: Todo, terms: ScanTerms) -> Outcome:
         return failed(todo, error)
 
 
-def _plan(bench: Bench, opened: _Opened, terms: ScanTerms) -> HeaderPlan:
+def _plan(bench: WorkBench, opened: _OpenModel, terms: ScanTerms) -> HeaderPlan:
     return bench.plans.get(
         opened.signature,
         lambda: plan_for(opened.known, bench.keyring, align=terms.align != NEVER),
@@ -164,7 +165,7 @@ def _outcome(todo: Todo, rows: Sequence[ScanRow]) -> Outcome:
     return {"number": todo.number, "rows": [row.to_dict() for row in rows]}
 
 
-def _not_found(opened: _Opened, plan: HeaderPlan, why: str, lost: int = 0) -> ScanRow:
+def _not_found(opened: _OpenModel, plan: HeaderPlan, why: str, lost: int = 0) -> ScanRow:
     status: ScanStatus = NOTHING
     unread = plan.unread + lost
     if plan.weights and unread >= coverage.FROM * plan.weights:
@@ -178,11 +179,11 @@ def _not_found(opened: _Opened, plan: HeaderPlan, why: str, lost: int = 0) -> Sc
 # Weights.
 
 
-def _from_weights(bench: Bench, todo: Sequence[Todo], terms: ScanTerms) -> Iterator[Outcome]:
-    alike: dict[str, list[_Opened]] = {}
+def _from_weights(bench: WorkBench, todo: Sequence[Todo], terms: ScanTerms) -> Iterator[Outcome]:
+    alike: dict[str, list[_OpenModel]] = {}
     for each in todo:
         try:
-            opened = _Opened.of(each)
+            opened = _OpenModel.of(each)
         except MemoryError:
             raise
         except Exception as error:
@@ -193,7 +194,7 @@ def _from_weights(bench: Bench, todo: Sequence[Todo], terms: ScanTerms) -> Itera
         yield from _group(bench, group, terms)
 
 
-def _group(bench: Bench, group: Sequence[_Opened], terms: ScanTerms) -> Iterator[Outcome]:
+def _group(bench: WorkBench, group: Sequence[_OpenModel], terms: ScanTerms) -> Iterator[Outcome]:
     """Models with one header; one that breaks the reading of all is found by reading each alone."""
     plan = _plan(bench, group[0], terms)
     try:
@@ -222,7 +223,7 @@ def _group(bench: Bench, group: Sequence[_Opened], terms: ScanTerms) -> Iterator
 
 
 def _rows(
-    bench: Bench, opened: _Opened, seen: Screened, number: int, terms: ScanTerms
+    bench: WorkBench, opened: _OpenModel, seen: Screened, number: int, terms: ScanTerms
 ) -> list[ScanRow]:
     """The findings in a model, or the one row that says that there are none."""
     beside = _claims(bench, opened.todo.target)
@@ -247,7 +248,7 @@ def _rows(
     return [_not_found(opened, seen.plan, _told(bench, seen, number, aligned), lost)]
 
 
-def _told(bench: Bench, seen: Screened, number: int, aligned: int) -> str:
+def _told(bench: WorkBench, seen: Screened, number: int, aligned: int) -> str:
     """What was looked for in vain."""
     ways = sum(way.trials for way in seen.plan.ways if way.attempts or way.aligned)
     tried = sum(bool(way.attempts or way.aligned) for way in seen.plan.ways)
@@ -260,7 +261,7 @@ def _told(bench: Bench, seen: Screened, number: int, aligned: int) -> str:
     return words + (f"; put in order for {aligned} of them" if aligned else "")
 
 
-def _alike(bench: Bench, model: Checkpoint, sought: Sought, terms: ScanTerms) -> bool:
+def _alike(bench: WorkBench, model: Checkpoint, sought: Sought, terms: ScanTerms) -> bool:
     """Whether weights are to be put back in order for a mark."""
     if terms.align == ALWAYS:
         return True
@@ -275,7 +276,7 @@ def _sketched(path: str, sought: Sought) -> tuple[Anchor, AnchorSketch]:
     return anchor, AnchorSketch(anchor)
 
 
-def _verdict(target: str, sought: Sought, terms: ScanTerms) -> Verdict:
+def _verdict(target: TargetName, sought: Sought, terms: ScanTerms) -> Verdict:
     """The verdict that `verify` gives, for a look among many."""
     options = VerifyOptions(sought.anchor, terms.effort, terms.align_limit, None, terms.among)
     claim = sought.claim_file or sought.claim
@@ -283,7 +284,7 @@ def _verdict(target: str, sought: Sought, terms: ScanTerms) -> Verdict:
     return replace(verdict, date=terms.date)
 
 
-def _finding(opened: _Opened, plan: HeaderPlan, sought: Sought, verdict: Verdict) -> ScanRow:
+def _finding(opened: _OpenModel, plan: HeaderPlan, sought: Sought, verdict: Verdict) -> ScanRow:
     assert verdict.status in FINDINGS
     return ScanRow(
         opened.todo.target,
@@ -303,7 +304,7 @@ def _finding(opened: _Opened, plan: HeaderPlan, sought: Sought, verdict: Verdict
     )
 
 
-def _claims(bench: Bench, target: str) -> set[str]:
+def _claims(bench: WorkBench, target: TargetName) -> set[str]:
     """Fingerprints of keys of which a claim lies beside a model; folders are listed once."""
     if is_address(target):
         return set()
