@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from neuralmark.marking.rechecking import Recheck
     from neuralmark.records import Claim, Lineage, Verdict
     from neuralmark.remote import RemoteOptions, at_url
+    from neuralmark.sandbox.limits import SandboxLimits
+    from neuralmark.scanning.contract import ScanOptions
+    from neuralmark.scanning.rounds import ScanResult, scan
     from neuralmark.training.attach import attach
     from neuralmark.training.compensation import Compensation, compensate
     from neuralmark.training.handle import LiveMark
@@ -57,6 +60,9 @@ __all__ = [
     "Recheck",
     "RemoteOptions",
     "Ruling",
+    "SandboxLimits",
+    "ScanOptions",
+    "ScanResult",
     "Triggers",
     "Verdict",
     "VerifyOptions",
@@ -76,6 +82,7 @@ __all__ = [
     "recheck",
     "recover",
     "rule",
+    "scan",
     "schemes",
     "verify",
 ]
@@ -98,6 +105,9 @@ _HOME = {
     "Recheck": "marking.rechecking",
     "RemoteOptions": "remote",
     "Ruling": "disputes",
+    "SandboxLimits": "sandbox.limits",
+    "ScanOptions": "scanning.contract",
+    "ScanResult": "scanning.rounds",
     "Triggers": "triggers.triggers",
     "Verdict": "records",
     "VerifyOptions": "marking.options",
@@ -114,6 +124,7 @@ _HOME = {
     "recheck": "api",
     "recover": "marking.embedding",
     "rule": "disputes",
+    "scan": "scanning.rounds",
     "verify": "api",
 }
 

@@ -1,5 +1,6 @@
 """Public functions that take a checkpoint or a live model alike."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from neuralmark.anchors.heads import heads_of
 from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
 from neuralmark.checkpoints import open_checkpoint, place_of
 from neuralmark.errors import (
+    NeuralMarkWarning,
     ParameterError,
+    SandboxError,
     TooFewCarriersError,
     TriggerMismatchError,
     UnknownTensorError,
@@ -75,6 +78,7 @@ def verify(
         UsageError: The claim is of another key, or a named tensor is not there or too small.
         LiveModelError: The scheme reads activations, and the model is no live module.
         TriggerMismatchError: The triggers do not fit the model or the claim, or none are given.
+        SandboxError: The process that reads in a sandbox died, or took too much (see its kinds).
 
     Examples:
         >>> verdict = neuralmark.verify("marked.safetensors", key)
@@ -86,8 +90,11 @@ def verify(
         >>> neuralmark.verify("marked.safetensors", key, options=given).verified
         True
     """
-    way = Way(Claim.given(claim), listed(tensors))
     wanted = options_of(VerifyOptions, options)
+    if wanted.sandbox is not None:
+        given = _Given(claim, listed(tensors), wanted, triggers)
+        return _verified_apart(model, key, given, progress)
+    way = Way(Claim.given(claim), listed(tensors))
     how = HowRead(wanted, progress, claim_file=_file(claim), triggers=triggers)
     return _verified(model, key, way, how)
 
@@ -103,6 +110,56 @@ class HowRead:
     claim_file: Path | None = None
     """Where the claim was read from: its anchor lies beside it."""
     triggers: Triggers | str | Path | None = None
+
+
+class _Given(NamedTuple):
+    """What a process that reads in our place must know beside the model and the key."""
+
+    claim: Any
+    tensors: list[str] | None
+    options: VerifyOptions
+    triggers: Any = None
+
+
+def _verified_apart(model: Any, key: Key, given: _Given, progress: Progress | None) -> Verdict:
+    """Have a sandboxed process verify; what it says is read as any verdict from elsewhere."""
+    from neuralmark.anchors.anchor import Anchor
+    from neuralmark.sandbox import Confined
+    from neuralmark.sandbox.served import PlaceServer
+
+    if not isinstance(model, str | Path | FarPlace) or given.triggers is not None:
+        raise ParameterError(
+            "a sandbox is for files: a live model, or one at its triggers, is read here; leave"
+            " VerifyOptions(sandbox=...) out"
+        )
+    if isinstance(given.options.anchor, Anchor):
+        raise ParameterError("in a sandbox the anchor is given as its file, not as an Anchor")
+    limits = given.options.sandbox
+    given = given._replace(options=replace(given.options, sandbox=None))
+    place, label = place_of(model), str(model)
+    server = PlaceServer(lambda target: place)
+    server.allow([label])
+    far = isinstance(place, FarPlace)
+    with Confined(limits, server.answer) as reader:
+        told = reader.call(verify_in_sandbox, label, far, key, tuple(given), progress=progress)
+        if not reader.protection.whole:
+            warnings.warn(f"sandbox: {reader.protection}", NeuralMarkWarning, stacklevel=3)
+    verdict = Verdict.from_dict(told)
+    if (verdict.fingerprint, verdict.model) != (key.fingerprint, str(place)):
+        raise SandboxError("the sandboxed process answered nonsense")
+    return verdict
+
+
+def verify_in_sandbox(model: str, far: bool, key: Key, given: tuple[Any, ...]) -> dict[str, Any]:
+    """In the sandboxed process: the verdict as plain values."""
+    from neuralmark.sandbox import child
+    from neuralmark.sandbox.served import ServedPlace
+
+    claim, tensors, options, _ = given
+    tell = child.tell if child.sandboxed() else None
+    place = ServedPlace(model) if far else Path(model)
+    found = verify(place, key, claim=claim, tensors=tensors, options=options, progress=tell)
+    return found.to_dict()
 
 
 def _file(claim: Any) -> Path | None:

@@ -25,6 +25,7 @@ NeuralMarkError
 │   │   ├── DataMismatchError      data or checkpoints that do not fit the model
 │   │   └── UnknownFamilyError     the structure of the model is not known
 │   ├── DisputeError               claims that cannot be ruled on
+│   ├── ScanMismatchError          a folder that holds the results of another scan
 │   ├── MissingExtraError          an optional part is not installed
 │   └── StoppedError               stopped by Ctrl-C or a signal
 ├── DefectError                    exit code 70: a fault of NeuralMark's, to be reported
@@ -49,6 +50,9 @@ NeuralMarkError
     │   │   ├── AccessError        credentials that are missing or wrong; a gated model
     │   │   └── ChangedError       another object behind the URL than the one that was begun with
     │   └── InterruptedEmbedError  an in-place embedding was cut short; recover first
+    ├── SandboxError               a reader that died in its sandbox, or could not be confined
+    │   ├── MemoryLimitError       reading it takes more memory than the sandbox has
+    │   └── TimeLimitError         reading it takes longer than the sandbox may
     ├── AlignLimitError            too many channels to put back in order within the limit
     └── NonFiniteError             NaN or infinity where the mark is read
 """
@@ -162,6 +166,10 @@ class DisputeError(UsageError):
     """Claims that cannot be ruled on: one party only, or the same name twice."""
 
 
+class ScanMismatchError(UsageError):
+    """A folder of results of another scan: other keys, targets or options."""
+
+
 class MissingExtraError(UsageError):
     """An optional part is not installed; the message holds the install line."""
 
@@ -258,6 +266,18 @@ class ChangedError(RemoteError):
 
 class InterruptedEmbedError(CheckpointError):
     """An in-place embedding was cut short; the file must be recovered first."""
+
+
+class SandboxError(InputError):
+    """A reader that died in its sandbox, or that could not be confined."""
+
+
+class MemoryLimitError(SandboxError):
+    """Reading takes more memory than the sandbox has; the message says how to raise the limit."""
+
+
+class TimeLimitError(SandboxError):
+    """Reading takes longer than the sandbox may; the message says how to raise the limit."""
 
 
 class AlignLimitError(InputError):

@@ -25,6 +25,7 @@ JOURNEYS = {
     "docs/judge.md": ("VERIFIED", '"verified": true', "OWNER: Acme"),
     "docs/anchors.md": ("VERIFIED", "position 256"),
     "docs/researcher.md": ("forge-identity", "greedymark", "overlap"),
+    "docs/scan.md": ("SOMETHING VERIFIED", "True {'nothing': 1, 'verified': 1}"),
     "docs/method.md": (),
     "docs/threat-model.md": (),
     "docs/glossary.md": (),

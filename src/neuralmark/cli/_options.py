@@ -1,6 +1,7 @@
 """Options that several commands share: keys and passphrases."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from neuralmark.keys.key import Key
     from neuralmark.storage.places import Place
+    from neuralmark.sandbox.limits import SandboxLimits
 
 M = TypeVar("M", bound="Place")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -130,6 +132,111 @@ align_limit_option = click.option(
     help="Most entries of a table of likenesses, which has an entry for each channel of the one"
     " model with each channel of the other; larger axes are not put back in order.",
 )
+
+
+among_option = click.option(
+    "--among",
+    type=int,
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Of how many looks this is one, at other models or with other keys: the bound is"
+    " corrected for all of them, as scan does.",
+)
+
+
+def size(value: str) -> int:
+    """A number of bytes, from text such as 4G or 512M.
+
+    >>> size("2G") == 2 << 30
+    True
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", value.strip().lower())
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no size; give one such as 4G or 512M")
+    return int(float(found[1]) * 1024.0 ** " kmgt".index(found[2] or " "))
+
+
+def duration(value: str) -> float:
+    """A number of seconds, from text such as 1d, 12h, 30m or 45s.
+
+    >>> duration("12h")
+    43200.0
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", value.strip().lower())
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no time; give one such as 1d, 12h, 30m or 45s")
+    units = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+    return float(found[1]) * units[found[2]]
+
+
+def sandbox_options(*, default: bool) -> Callable[[F], F]:
+    """--sandbox, --memory and --time-limit, where suspects are read."""
+
+    def add(function: F) -> F:
+        sandbox = click.option(
+            "--sandbox/--no-sandbox",
+            default=default,
+            show_default=True,
+            help="Read in a process of its own that has no network, writes nothing and keeps to"
+            " its limits.",
+        )
+        memory = click.option(
+            "--memory",
+            type=size,
+            metavar="SIZE",
+            default="4G",
+            show_default=True,
+            help="Of the sandbox.",
+        )
+        seconds = click.option(
+            "--time-limit",
+            type=duration,
+            metavar="TIME",
+            default="10m",
+            show_default=True,
+            help="Of the sandbox, for one model.",
+        )
+        return sandbox(memory(seconds(function)))
+
+    return add
+
+
+def limits(sandbox: bool, memory: int, time_limit: float) -> "SandboxLimits | None":
+    """What the sandbox may use; None without one."""
+    from neuralmark.sandbox.limits import SandboxLimits
+
+    return SandboxLimits(memory, time_limit) if sandbox else None
+
+
+def load_keys(folder: Path, passphrase_file: Path | None) -> "dict[str, Key]":
+    """All key files of a folder; a passphrase that was typed is tried on those that follow."""
+    from neuralmark.errors import WrongPassphraseError
+    from neuralmark.keys.key import Key
+    from neuralmark.keys.sealing import is_encrypted
+    from neuralmark.scanning.keyring import key_files
+
+    found: dict[str, Key] = {}
+    typed: list[str] = []
+    given = given_passphrase(passphrase_file)
+    for path in key_files(folder):
+        name = path.name if path == folder else str(path.relative_to(folder))
+        if not is_encrypted(path):
+            found[name] = Key.load(path)
+            continue
+        if given is not None:
+            found[name] = Key.load(path, given)
+            continue
+        for word in typed:
+            try:
+                found[name] = Key.load(path, word)
+                break
+            except WrongPassphraseError:
+                continue
+        else:
+            typed.append(prompt(f"Passphrase of {path}"))
+            found[name] = Key.load(path, typed[-1])
+    return found
 
 
 def code_options(function: F) -> F:

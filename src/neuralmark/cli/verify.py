@@ -63,6 +63,8 @@ MOST_CHANGES, MOST_NOTES = 8, 6
     help="Take the SHA-256 of the whole files, as sha256sum prints it. By default with --report,"
     " and for files of up to 64 MiB in all; never by default of what is behind a URL.",
 )
+@options.among_option
+@options.sandbox_options(default=False)
 @options.code_options
 @click.option("--owner", metavar="TEXT", help="Public label of the owner to show on the verdict.")
 @click.option(
@@ -90,6 +92,10 @@ def command(
     effort: float,
     align_limit: int,
     full_digest: bool | None,
+    among: int,
+    sandbox: bool,
+    memory: int,
+    time_limit: float,
     code: str | None,
     triggers: Path | None,
     owner: str | None,
@@ -114,7 +120,8 @@ def command(
     key = options.load_key(key_file, passphrase_file)
     near = isinstance(model, Path)  # of what is far only what is needed is fetched
     whole = True if report and near and full_digest is None else full_digest
-    wanted = VerifyOptions(anchor, effort, align_limit, whole)
+    limits = options.limits(sandbox, memory, time_limit)
+    wanted = VerifyOptions(anchor, effort, align_limit, whole, among, limits)
     with output.progress_bar() as progress:
         verdict = verify(
             options.live(code, model),

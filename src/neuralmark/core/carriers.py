@@ -8,7 +8,7 @@ compute its own part, with memory for the carriers at hand only.
 
 import hashlib
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -79,6 +79,10 @@ class Carriers:
         at -= low
         return first, at
 
+    def sparing(self) -> "Carriers":
+        """The same carriers, which keep nothing for the next question: for many at a time."""
+        return self
+
     def pool_of(self, start: int, stop: int) -> Positions:
         """Pool of the carriers with index start … stop-1."""
         index = np.arange(start, stop, dtype=np.int64)
@@ -112,6 +116,13 @@ class Carriers:
         sums[: len(tail)] += tail
 
 
+class _Forgetful(dict[tuple[int, int], bytes]):
+    """Keeps nothing."""
+
+    def __setitem__(self, place: tuple[int, int], piece: bytes) -> None:
+        """Forget it at once."""
+
+
 @dataclass(frozen=True, eq=False)
 class StreamCarriers(Carriers):
     """Carriers under a keystream that is grown from the watermark: no period, nothing to see.
@@ -131,6 +142,10 @@ class StreamCarriers(Carriers):
         packed = np.packbits(bits).tobytes()
         seed = b"neuralmark/filter/2" + enc(packed) + _u64(len(bits))
         return cls(total, pools, pooling, seed, rounds)
+
+    def sparing(self) -> "StreamCarriers":
+        """The same carriers; pieces of the keystream are grown again whenever they are needed."""
+        return replace(self, _kept=_Forgetful())
 
     @property
     def survivors(self) -> int:

@@ -15,6 +15,7 @@ from neuralmark.anchors.heads import check_heads
 from neuralmark.core.key import Parameters
 from neuralmark.errors import ParameterError
 from neuralmark.keys.key import Key
+from neuralmark.sandbox.limits import SandboxLimits
 from neuralmark.triggers.triggers import Triggers
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ USUAL: dict[Mode, float] = {"gradient": 1.0, "projection": 2.0, "loss": 1.0}
 
 
 MAX_STRENGTH = 1e6
+MAX_AMONG = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,10 @@ class VerifyOptions:
         full_digest: Whether to take the SHA-256 of whole files, which `sha256sum` prints, for
             `Verdict.sha256`. None: if they have at most 64 MiB in all, since reading all of a
             large model can take longer than looking for the mark.
+        among: How many looks this is one of, at other models or with other keys: the bound is
+            corrected for all of them, as `scan` does.
+        sandbox: What a process may use that reads the model in our place, and can do nothing
+            else; None: it is read here.
 
     Raises:
         ParameterError: A value is out of range.
@@ -154,10 +160,16 @@ class VerifyOptions:
     effort: float = 1.0
     align_limit: int = ALIGN_LIMIT
     full_digest: bool | None = None
+    among: int = 1
+    sandbox: SandboxLimits | None = None
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
         self.aligning()
+        if type(self.among) is not int or not 1 <= self.among <= MAX_AMONG:
+            raise ParameterError(f"among must be a count of looks, not {shown(self.among)}")
+        if self.sandbox is not None and not isinstance(self.sandbox, SandboxLimits):
+            raise ParameterError(f"sandbox must be SandboxLimits, not {shown(self.sandbox)}")
 
     def aligning(self) -> AlignOptions:
         """What of it the aligner needs.

@@ -157,8 +157,8 @@ def examine(
         gaps = gaps_of(known, placement)
         unread = nothing_read(suspect, key, placement, gaps, full_digest)
         return unread if claim is None else _unread(unread, claim)
-    finding, broken = best_finding(suspect, key, attempts, progress)
-    looked = Looked.at(suspect, attempts, broken)
+    finding, broken = best_finding(suspect, key, attempts, progress, options.among)
+    looked = Looked.at(suspect, attempts, broken, len(attempts) * options.among)
     verdict = judge(finding, suspect, key, looked, full_digest=full_digest)
     if claim is not None and claim.anchor is not None and verdict.status in _NOT_FOUND:
         return replace(verdict, reason=f"{verdict.reason}; {LEFT_BEHIND}")
@@ -190,12 +190,13 @@ def examine_anchored(
     to the anchor, before the key is derived from the anchor's digest.
     """
     options = options or VerifyOptions()
-    needed = bound.boundary(key.parameters.bits, ANCHORED_TRIALS)
+    trials = ANCHORED_TRIALS * options.among
+    needed = bound.boundary(key.parameters.bits, trials)
     placed, why = _by_position(suspect, key, anchor, progress)
     if placed is not None and needed is not None and placed.matched >= needed:
         unneeded = BitsRead(ALIGNED, None, "not needed")
         readings = (BitsRead(POSITION, placed.matched), unneeded)
-        looked = Looked.at(suspect, [placed.attempt], trials=ANCHORED_TRIALS)
+        looked = Looked.at(suspect, [placed.attempt], trials=trials)
         verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
         return replace(verdict, readings=readings)
     from neuralmark.anchors.restoring import restore  # slow to import, and seldom needed
@@ -208,10 +209,10 @@ def examine_anchored(
         BitsRead(ALIGNED, aligned.matched),
     )
     if placed is not None and placed.matched > aligned.matched:
-        looked = Looked.at(suspect, [placed.attempt], trials=ANCHORED_TRIALS)
+        looked = Looked.at(suspect, [placed.attempt], trials=trials)
         verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
     else:
-        looked = Looked.restored(suspect, anchor.placement, record.found, ANCHORED_TRIALS)
+        looked = Looked.restored(suspect, anchor.placement, record.found, trials)
         verdict = judge_aligned(aligned, suspect, key, looked, record)
     more = held_back(record) if verdict.status in _NOT_FOUND else ""
     told = f"{verdict.reason}{more}"
@@ -243,13 +244,18 @@ def _restored(restoration: "Restoration", key: Key, anchor: Anchor) -> Finding:
 
 
 def best_finding(
-    suspect: Suspect, key: Key, attempts: Sequence[Attempt], progress: Progress | None = None
+    suspect: Suspect,
+    key: Key,
+    attempts: Sequence[Attempt],
+    progress: Progress | None = None,
+    among: int = 1,
 ) -> tuple[Finding, set[str]]:
     """Try the attempts in order; stop at the first that reaches the boundary for all of them.
 
-    Gives too which tensors (stored names) hold NaN or infinity, where others could be read.
+    All of them, as often as there are looks that this is one `among`. Gives too which tensors
+    (stored names) hold NaN or infinity, where others could be read.
     """
-    needed = bound.boundary(key.parameters.bits, len(attempts))
+    needed = bound.boundary(key.parameters.bits, len(attempts) * among)
     best: Finding | None = None
     failure: NeuralMarkError | None = None
     broken: set[str] = set()

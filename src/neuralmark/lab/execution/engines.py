@@ -16,8 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from neuralmark.errors import MissingExtraError, NeuralMarkError
+from neuralmark.errors import NeuralMarkError
 from neuralmark.lab.plan.spec import Spec, from_dict, identity, to_dict
+from neuralmark.workers.ray_cluster import TRIES, RayCluster
 
 Perform = Callable[[Spec, "Notify"], None]
 """Carries out a run; must be importable by name, so that other processes find it."""
@@ -28,8 +29,6 @@ ENDS = ("done", "failed")
 """What ends a run; other events only tell how it goes."""
 PAUSE = 0.25
 """Seconds between two reports of progress, so that they cost nothing."""
-TRIES = 3
-"""Workers that may die on one run before it counts as failed."""
 
 
 @dataclass(frozen=True)
@@ -239,51 +238,27 @@ class Ray(Engine):
 
     def __init__(self, perform: Perform, jobs: int | None, *, gpus: bool = True) -> None:
         """Joins the cluster that RAY_ADDRESS names, or starts one here; a GPU a run, if wanted."""
-        try:
-            import ray
-        except ImportError:
-            raise MissingExtraError(
-                "the Ray engine needs ray: pip install 'neuralmark[ray]'"
-            ) from None
-        self._ray: Any = ray
-        self._ours = not ray.is_initialized()
-        if self._ours:
-            cores = None if os.environ.get("RAY_ADDRESS") else jobs  # a cluster has its own
-            ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False)
-        self._jobs = jobs or int(self._ray.cluster_resources().get("CPU", 1))
-        one = 1 if gpus and self._ray.cluster_resources().get("GPU") else 0
-        remote = ray.remote(num_cpus=1, num_gpus=one, max_retries=TRIES - 1, retry_exceptions=False)
-        self._call = remote(_carry_out_remotely)
+        self._cluster = RayCluster(_carry_out_remotely, jobs, gpus=gpus)
         self._perform = perform
-        self._running: dict[Any, str] = {}
 
     def free(self) -> int:
         """Cores without a run."""
-        return self._jobs - len(self._running)
+        return self._cluster.free()
 
     def begin(self, spec: Spec) -> None:
         """Send it to the cluster."""
-        future = self._call.remote(self._perform, to_dict(spec))
-        self._running[future] = identity(spec)
+        self._cluster.begin(identity(spec), self._perform, to_dict(spec))
 
     def wait(self) -> list[Event]:
         """Those that ended; Ray itself tries again what a dead worker had."""
-        ready, _ = self._ray.wait(list(self._running), num_returns=1)
-        events = []
-        for future in ready:
-            run = self._running.pop(future)
-            try:
-                events.append(self._ray.get(future))
-            except self._ray.exceptions.RayError as error:
-                events.append(Event(run, "failed", why=str(error).strip().splitlines()[-1]))
-        return events
+        return [
+            Event(ended.tag, "failed", why=ended.why) if ended.value is None else ended.value
+            for ended in self._cluster.wait()
+        ]
 
     def close(self) -> None:
         """Cancel what runs; a cluster that was there before stays."""
-        for future in self._running:
-            self._ray.cancel(future, force=True)
-        if self._ours:
-            self._ray.shutdown()
+        self._cluster.close()
 
 
 def _carry_out_remotely(perform: Perform, data: dict[str, Any]) -> Event:

@@ -4,6 +4,8 @@ Arguments called `markup` are HTML and go in as they are; everything else is tex
 Names come from hostile files: give them to `text` or `code` before they meet markup.
 """
 
+import base64
+import hashlib
 import html
 import math
 import re
@@ -102,15 +104,41 @@ summary{list-style:none;color:inherit;font-weight:600;break-after:avoid}.scroll{
 """
 
 
-def page(title: str, markup: str) -> str:
-    """A whole HTML page: the title as text, the body as markup."""
+SORTING = """
+document.querySelectorAll("table").forEach(function(table){
+var body=table.tBodies[0],heads=table.querySelectorAll("thead th");
+function key(row,at){var cell=row.cells[at];if(!cell)return "";
+var said=cell.textContent.trim().replace(/[,\\u2212]/g,function(c){return c===","?"":"-"});
+var found=said.match(/^(?:2)?(-?[0-9]+(?:\\.[0-9]+)?)/);
+return {text:said.toLowerCase(),number:found?parseFloat(found[1]):NaN}}
+heads.forEach(function(head,at){head.tabIndex=0;head.style.cursor="pointer";
+function sort(){var down=head.getAttribute("aria-sort")==="ascending";
+heads.forEach(function(each){each.removeAttribute("aria-sort")});
+head.setAttribute("aria-sort",down?"descending":"ascending");
+Array.from(body.rows).map(function(row,i){return [key(row,at),i,row]}).sort(function(a,b){
+var x=a[0],y=b[0],numbers=!isNaN(x.number)&&!isNaN(y.number);
+var order=numbers?x.number-y.number:x.text<y.text?-1:x.text>y.text?1:0;
+return (down?-order:order)||a[1]-b[1]}).forEach(function(each){body.appendChild(each[2])})}
+head.addEventListener("click",sort);
+head.addEventListener("keydown",function(e){if(e.key==="Enter"){sort()}})})});
+"""
+"""Sorts tables by the column whose head is clicked; the only script that any page has."""
+
+
+def page(title: str, markup: str, *, sortable: bool = False) -> str:
+    """A whole HTML page: the title as text, the body as markup; its tables can be sorted."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
+    script = ""
+    if sortable:
+        digest = base64.b64encode(hashlib.sha256(SORTING.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{digest}'"
+        script = f"<script>{SORTING}</script>\n"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{text(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n{markup}\n</main>\n</body>\n</html>\n"
+        f"<body>\n<main>\n{markup}\n</main>\n{script}</body>\n</html>\n"
     )
 
 

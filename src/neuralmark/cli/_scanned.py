@@ -1,0 +1,152 @@
+"""How a scan goes and what it found: a live table on a terminal, lines in a pipe, pages."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from neuralmark.cli import _output as output
+
+if TYPE_CHECKING:
+    from neuralmark.scanning.contract import ScanRow
+    from neuralmark.scanning.rounds import ScanResult
+    from neuralmark.scanning.running import Tally, Watch
+
+MOST_SHOWN = 20
+"""Findings that are printed; all are in the files."""
+MOST_PAGES = 1000
+"""Findings that get a page of their own."""
+TITLES = {
+    "verified": "verified",
+    "matches-unproven": "match, unproven",
+    "nothing": "nothing found",
+    "unreadable": "not readable",
+    "error": "errors",
+}
+
+
+@contextmanager
+def live(*, quiet: bool) -> "Iterator[Watch]":
+    """A live table of how far the round is; in a pipe a line for each finding."""
+    told = 0
+
+    def say(tally: "Tally") -> None:
+        nonlocal told
+        found = tally.by_status.get("verified", 0)
+        if found > told and not quiet:
+            for row in tally.latest[-(found - told) :]:
+                output.note(f"{row.status}: {row.target} ({row.key_name})")
+        told = found
+
+    if quiet or not sys.stderr.isatty():
+        yield say
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    begun = time.monotonic()
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as shown:
+
+        def update(tally: "Tally") -> None:
+            shown.update(_table(tally, time.monotonic() - begun))
+            if tally.done == tally.targets:
+                shown.update("")
+
+        yield update
+
+
+def _table(tally: "Tally", seconds: float) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    rate = tally.done / seconds if seconds else 0.0
+    left = (tally.targets - tally.done) / rate if rate else 0.0
+    pace = f"{rate:.1f} models/s, about {left:,.0f} s left" if rate else "starting"
+    title = f"{tally.done:,} of {tally.targets:,} models, {tally.marks:,} marks; {pace}"
+    grid = Table(title=title, box=None, title_justify="left")
+    grid.add_column("status")
+    grid.add_column("rows", justify="right")
+    for status, words in TITLES.items():
+        grid.add_row(words, f"{tally.by_status.get(status, 0):,}")
+    grid.add_row("ruled out by headers", f"{tally.ruled_out:,}")
+    for row in tally.latest:
+        grid.add_row(Text(output.printable(f"{row.target} ({row.key_name})")), str(row.matched))
+    return grid
+
+
+def write_pages(result: "ScanResult") -> None:
+    """The page of the scan, and verdict and page of each finding."""
+    from neuralmark.records import Verdict
+    from neuralmark.reports.scan import scan_page
+    from neuralmark.reports.verdict import verdict_page
+    from neuralmark.storage import files
+
+    folder = result.folder / "verdicts"
+    pages: dict[int, str] = {}
+    for number, row in enumerate(islice(_findings(result), MOST_PAGES)):
+        folder.mkdir(exist_ok=True)
+        verdict = Verdict.from_dict(row.verdict or {})
+        name = f"{number + 1:04}"
+        verdict.save(folder / f"{name}.json", overwrite=True)
+        files.write_text(folder / f"{name}.html", verdict_page(verdict), overwrite=True)
+        pages[number] = f"verdicts/{name}.html"
+    text = scan_page(result, result.rows(), pages)
+    files.write_text(result.folder / "index.html", text, overwrite=True)
+
+
+def _findings(result: "ScanResult") -> "Iterator[ScanRow]":
+    return (row for row in result.rows() if row.found)
+
+
+def summary(result: "ScanResult") -> dict[str, Any]:
+    """What --json prints: counts, and the findings without their verdicts."""
+    new = [row for row in _findings(result) if row.round == result.round]
+    return {
+        "verified": result.verified,
+        "targets": result.targets,
+        "marks": result.marks,
+        "counts": result.counts,
+        "new": result.new,
+        "round": result.round,
+        "correction": result.correction,
+        "sandbox": None if result.protection is None else str(result.protection),
+        "passed_over": list(result.passed_over),
+        "rows": str(result.rows_file),
+        "page": str(result.folder / "index.html"),
+        "findings": [{**row.to_dict(), "verdict": None} for row in new],
+    }
+
+
+def show(result: "ScanResult") -> None:
+    """Counts, and what is new."""
+    watching = result.round > 1
+    counts = result.new if watching else result.counts
+    rows = [(words, f"{counts.get(status, 0):,}") for status, words in TITLES.items()]
+    rows += [("corrected for", result.correction), ("rows", str(result.rows_file))]
+    rows += [("page", str(_page(result)))]
+    if result.protection is not None:
+        rows.append(("sandbox", str(result.protection)))
+    rows += [("passed over", each) for each in result.passed_over[:MOST_SHOWN]]
+    title = "SOMETHING VERIFIED" if counts.get("verified") else "NOTHING VERIFIED"
+    output.panel(
+        f"{title}{f' (round {result.round})' * watching}", rows, good=bool(counts.get("verified"))
+    )
+    new = [row for row in _findings(result) if row.round == result.round]
+    if new:
+        cells = [
+            [row.target, row.status, row.key_name or "", f"{row.matched} of {row.bits}"]
+            for row in new[:MOST_SHOWN]
+        ]
+        click.echo("")
+        output.table(("model", "status", "key", "bits"), cells, numeric=(3,))
+        if len(new) > MOST_SHOWN:
+            click.echo(f"and {len(new) - MOST_SHOWN:,} more, on the page")
+
+
+def _page(result: "ScanResult") -> Path:
+    return result.folder / "index.html"

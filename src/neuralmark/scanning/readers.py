@@ -1,0 +1,121 @@
+"""Workers of this machine: processes that read in a sandbox, each kept for many batches."""
+
+import select
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+from neuralmark.checkpoints import place_of
+from neuralmark.errors import NeuralMarkError, SandboxError
+from neuralmark.sandbox import Confined, Protection, SandboxLimits
+from neuralmark.sandbox.served import PlaceServer
+from neuralmark.scanning import work
+from neuralmark.scanning.contract import Errand, ScanOptions, ScanTerms
+from neuralmark.scanning.keyring import Keyring
+from neuralmark.scanning.work import Outcome
+
+
+class Returned(NamedTuple):
+    """How an errand ended: what was found, or why the worker could not carry it out."""
+
+    errand: Errand
+    outcomes: list[Outcome]
+    error: NeuralMarkError | None = None
+
+
+class Readers(ABC):
+    """Workers that carry out errands, some at a time."""
+
+    protection: Protection
+    """By what they are kept from harm."""
+
+    @abstractmethod
+    def free(self) -> int:
+        """How many more errands can be begun now."""
+
+    @abstractmethod
+    def begin(self, errand: Errand) -> None:
+        """Begin one."""
+
+    @abstractmethod
+    def wait(self) -> list[Returned]:
+        """Wait until something ends."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all workers."""
+
+
+class LocalReaders(Readers):
+    """Processes of this machine."""
+
+    def __init__(self, keyring: Keyring, terms: ScanTerms, options: ScanOptions) -> None:
+        """As many as the options say; each is told the keys first."""
+        self._keyring, self._terms = keyring, terms
+        self._limits = options.sandbox
+        self._servers: dict[Confined, PlaceServer] = {}
+        self._workers = [self._start() for _ in range(options.workers)]
+        self._errands: dict[Confined, Errand] = {}
+        self.protection = self._workers[0].protection
+
+    def _start(self) -> Confined:
+        server = PlaceServer(place_of)
+        worker = started(self._keyring, self._limits, server)
+        self._servers[worker] = server
+        return worker
+
+    def free(self) -> int:
+        """Workers without an errand."""
+        return len(self._workers) - len(self._errands)
+
+    def begin(self, errand: Errand) -> None:
+        """Give it to an idle worker."""
+        worker = next(each for each in self._workers if each not in self._errands)
+        self._errands[worker] = errand
+        self._servers[worker].allow(todo.target for todo in errand.todo)
+        todo = tuple(map(tuple, errand.todo))
+        worker.begin(work.carry_out, errand.stage, todo, self._terms, models=len(todo))
+
+    def wait(self) -> list[Returned]:
+        """What ended; a dead worker is replaced."""
+        soonest = min(worker.left for worker in self._errands)
+        select.select(list(self._errands), [], [], soonest)
+        found = []
+        for worker in list(self._errands):
+            ended = worker.heard()
+            if ended is None:
+                continue
+            errand = self._errands.pop(worker)
+            if ended.dead:
+                del self._servers[worker]
+                self._workers[self._workers.index(worker)] = self._start()
+            found.append(returned(errand, ended.value, ended.error))
+        return found
+
+    def close(self) -> None:
+        """End them."""
+        for worker in self._workers:
+            worker.close()
+
+
+def started(keyring: Keyring, limits: SandboxLimits | None, server: PlaceServer) -> Confined:
+    """A worker that knows the keys; without limits, one that is not confined."""
+    worker = Confined(limits, server.answer, confine=limits is not None)
+    try:
+        worker.call(work.prepare, keyring)
+    except BaseException:
+        worker.close()
+        raise
+    return worker
+
+
+def returned(errand: Errand, value: Any, error: NeuralMarkError | None) -> Returned:
+    """What a worker said, checked: for each model of the errand one outcome."""
+    if error is not None:
+        return Returned(errand, [], error)
+    numbers = {todo.number for todo in errand.todo}
+    try:
+        if len(value) == len(numbers) and {each["number"] for each in value} == numbers:
+            return Returned(errand, value)
+    except (TypeError, KeyError):
+        pass
+    return Returned(errand, [], SandboxError("the sandboxed process answered nonsense"))

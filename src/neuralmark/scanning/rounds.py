@@ -1,0 +1,311 @@
+"""A scan: one round, or one after the other for whoever watches."""
+
+import hashlib
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from neuralmark.core.encoding import canonical_json
+from neuralmark.marking.options import options_of
+from neuralmark.records import presenting
+from neuralmark.sandbox import Protection
+from neuralmark.scanning import journal, results
+from neuralmark.scanning.contract import (
+    LOCAL,
+    VERIFIED,
+    ScanOptions,
+    ScanRow,
+    ScanTerms,
+    TargetName,
+)
+from neuralmark.scanning.family import looks, told
+from neuralmark.scanning.journal import About, Listing, RoundJournal
+from neuralmark.scanning.keyring import AnyKeys, Keyring, Places, keyring_of
+from neuralmark.scanning.readers import LocalReaders, Readers
+from neuralmark.scanning.running import RoundRunner, Tally, Watch
+from neuralmark.scanning.targets import stamp_of, targets_of
+
+SEEN = "seen.sqlite"
+MOST_REMEMBERED = 1 << 18
+"""Targets up to which one that is named twice is looked at once."""
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """What a scan found, up to and with its last round.
+
+    Attributes:
+        folder: Where its results are.
+        rows_file: The file of its rows.
+        targets: How many models were looked at in the last round.
+        marks: How many marks were looked for: keys, or claims where a key has several.
+        counts: Rows by status, of all rounds.
+        new: Rows by status, of the last round.
+        correction: In words, what the bound is corrected for.
+        round: The number of the last round.
+        protection: By what the workers were confined; None where they were not, or nothing was
+            left to do.
+        passed_over: Keys, claims and anchors that were not looked for, and why.
+
+    Examples:
+        >>> found = neuralmark.scan(["marked.safetensors"], [key], "results")
+        >>> found.verified, found.counts
+        (True, {'verified': 1})
+    """
+
+    folder: Path
+    rows_file: Path
+    targets: int
+    marks: int
+    counts: dict[str, int]
+    new: dict[str, int]
+    correction: str
+    round: int = 1
+    protection: Protection | None = None
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def verified(self) -> bool:
+        """Whether any mark was verified in any model."""
+        return self.counts.get(VERIFIED, 0) > 0
+
+    def rows(self) -> Iterator[ScanRow]:
+        """All rows, one after the other.
+
+        Returns:
+            An iterator: a scan may have more rows than fit into memory.
+
+        Examples:
+            >>> found = neuralmark.scan(["marked.safetensors"], [key], "again")
+            >>> [row.status for row in found.rows()]
+            ['verified']
+        """
+        return results.read_rows(self.rows_file)
+
+
+Finished = Callable[[ScanResult], None]
+
+
+def scan(
+    targets: Sequence[str | Path],
+    keys: AnyKeys,
+    out: str | Path,
+    *,
+    claims: Places | None = None,
+    anchors: Places = (),
+    lists: Sequence[str | Path] = (),
+    options: ScanOptions | None = None,
+    watch: Watch = lambda tally: None,
+    finished: Finished = lambda result: None,
+) -> ScanResult:
+    """Look for the marks of all keys in all models, and give every finding its verdict.
+
+    The bound is corrected for marks x targets x ways: the chance that anything at all is verified
+    by luck stays below 2^-128. A model that cannot be read becomes a row. Called again with the
+    same arguments, a scan that was stopped goes on; one that is complete gives its results.
+
+    Args:
+        targets: Files, folders (searched for models), globs, addresses.
+        keys: A folder of key files, keys by name, or keys.
+        out: The folder for the results; it is made.
+        claims: Claims, or folders of them: where the keys' marks were put. Without a claim a key is
+            looked for where a search finds it, or where a claim beside a model says.
+        anchors: Anchors, or folders of them; those beside the claims are found.
+        lists: Files that hold targets, one in a line.
+        options: Workers, limits, forms, watching; see `ScanOptions`.
+        watch: Called with how far the round is.
+        finished: Called with the results after each round.
+
+    Returns:
+        What was found, up to and with the last round.
+
+    Raises:
+        KeyFileError: A key cannot be read.
+        ScanMismatchError: The folder holds the results of another scan.
+        SandboxError: Workers cannot be started.
+        MissingExtraError: Ray or Parquet is asked for, and not installed.
+
+    Examples:
+        >>> neuralmark.scan(["model.safetensors"], [key], "found").verified
+        False
+    """
+    chosen = options_of(ScanOptions, options)
+    results.require_form(chosen.form)
+    keyring = keyring_of(keys, claims, anchors)
+    folder = Path(out)
+    identity = _identity(keyring, targets, lists, chosen)
+    about = journal.begin(
+        folder, identity, watches=chosen.every is not None, overwrite=chosen.overwrite
+    )
+    made = _Scan(folder, keyring, chosen, list(map(str, targets)), tuple(lists), watch)
+    if about.finished and not about.watches:
+        result = made.result(about, None)
+        finished(result)
+        return result
+    left = chosen.rounds or (None if about.watches else 1)
+    while True:
+        begun = time.monotonic()
+        protection = made.round(about)
+        about = replace(about, finished=about.finished + 1)
+        journal.keep(folder, about)
+        result = made.result(about, protection)
+        finished(result)
+        left = None if left is None else left - 1
+        if left == 0:
+            return result
+        assert chosen.every is not None
+        time.sleep(max(0.0, chosen.every - (time.monotonic() - begun)))
+
+
+def _identity(
+    keyring: Keyring, targets: Sequence[Any], lists: Sequence[Any], options: ScanOptions
+) -> str:
+    """The same for scans whose rows are the same."""
+    told = {
+        "marks": keyring.digest,
+        "targets": [str(each) for each in targets],
+        "lists": [str(each) for each in lists],
+        "align": [options.align, repr(options.effort), options.align_limit],
+        "since": repr(options.since),
+    }
+    return hashlib.sha256(canonical_json(told)).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """What stays the same from round to round."""
+
+    folder: Path
+    keyring: Keyring
+    options: ScanOptions
+    targets: list[str]
+    lists: tuple[str | Path, ...]
+    watch: Watch
+
+    def round(self, about: About) -> Protection | None:
+        """Carry out the round that comes next, or the rest of it."""
+        turn = about.finished + 1
+        listing = self._listing(turn, watches=about.watches)
+        progress = RoundJournal(self._journal(turn), len(listing))
+        try:
+            marks = len(self.keyring.sought)
+            tally = Tally(len(listing), marks=marks, turn=turn)
+            _recount(tally, progress)
+            self.watch(tally)
+            protection = None
+            if tally.done < len(listing):
+                among = looks(marks, len(listing), turn if about.watches else None)
+                readers = self._readers(among, listing.date)
+                protection = readers.protection if self.options.sandbox else None
+                try:
+                    RoundRunner(listing, progress, readers, tally, self.watch).run()
+                finally:
+                    readers.close()
+        finally:
+            progress.close()
+        if about.watches:
+            self._remember(listing)
+        return protection
+
+    def _readers(self, among: int, date: str) -> Readers:
+        chosen = self.options
+        terms = ScanTerms(among, chosen.align, chosen.effort, chosen.align_limit, date)
+        if chosen.engine == LOCAL:
+            return LocalReaders(self.keyring, terms, chosen)
+        from neuralmark.scanning.cluster import RayReaders
+
+        return RayReaders(self.keyring, terms, chosen)
+
+    def _journal(self, turn: int) -> Path:
+        return self.folder / f"journal-{turn:04}.jsonl"
+
+    def _listing(self, turn: int, *, watches: bool) -> Listing:
+        """The targets of a round: those that are new, where somebody watches."""
+        path = self.folder / f"targets-{turn:04}.jsonl"
+        found = _stamped(targets_of(self.targets, self.lists, self.folder), self.options.since)
+        if not watches:
+            return Listing.of(path, found, presenting.now())
+        with closing(_seen(self.folder)) as seen:
+            fresh = (pair for pair in found if not _known(seen, *pair))
+            return Listing.of(path, fresh, presenting.now())
+
+    def _remember(self, listing: Listing) -> None:
+        with closing(_seen(self.folder)) as seen, seen:
+            pairs = ((todo.target, stamp) for todo, stamp in listing.read(range(len(listing))))
+            seen.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?)", pairs)
+
+    def result(self, about: About, protection: Protection | None) -> ScanResult:
+        """Write the rows of all rounds, and count them."""
+        counts: Counter[str] = Counter()
+        new: Counter[str] = Counter()
+
+        def rows() -> Iterator[ScanRow]:
+            for turn in range(1, about.finished + 1):
+                for row in self._rows(turn):
+                    counts[row.status] += 1
+                    new[row.status] += turn == about.finished
+                    yield row
+
+        path = results.write_rows(self.folder, self.options.form, rows())
+        turn, marks = about.finished, len(self.keyring.sought)
+        targets = len(Listing(self.folder / f"targets-{turn:04}.jsonl"))
+        return ScanResult(
+            self.folder,
+            path,
+            targets,
+            marks,
+            dict(sorted(counts.items())),
+            {name: count for name, count in sorted(new.items()) if count},
+            told(marks, targets, turn if about.watches else None),
+            turn,
+            protection,
+            self.keyring.passed_over,
+        )
+
+    def _rows(self, turn: int) -> Iterator[ScanRow]:
+        listing = Listing(self.folder / f"targets-{turn:04}.jsonl")
+        progress = RoundJournal(self._journal(turn), len(listing))
+        try:
+            yield from progress.rows()
+        finally:
+            progress.close()
+
+
+def _recount(tally: Tally, progress: RoundJournal) -> None:
+    """What was done before the scan was stopped."""
+    if any(progress.done):
+        tally.done = sum(progress.done)
+        for row in progress.rows():
+            tally.by_status[row.status] = tally.by_status.get(row.status, 0) + 1
+
+
+def _stamped(targets: Iterator[str], since: float | None) -> Iterator[tuple[str, str | None]]:
+    """Each target once, with its stamp, if it was changed lately enough."""
+    known: set[int] = set()
+    for target in targets:
+        mark = hash(target)
+        if mark in known:
+            continue
+        if len(known) < MOST_REMEMBERED:
+            known.add(mark)
+        stamp, changed = stamp_of(target)
+        if since is None or changed is None or changed >= since:
+            yield target, stamp
+
+
+def _seen(folder: Path) -> sqlite3.Connection:
+    """What earlier rounds looked at, on the disk."""
+    table = sqlite3.connect(folder / SEEN)
+    table.execute("CREATE TABLE IF NOT EXISTS seen (target TEXT PRIMARY KEY, stamp TEXT)")
+    return table
+
+
+def _known(seen: sqlite3.Connection, target: TargetName, stamp: str | None) -> bool:
+    """Whether a target was looked at and has not changed since."""
+    row = seen.execute("SELECT stamp FROM seen WHERE target = ?", (target,)).fetchone()
+    return row is not None and stamp is not None and row[0] == stamp

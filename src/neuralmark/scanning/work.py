@@ -1,0 +1,325 @@
+"""What a worker does with a batch: headers first, then weights; rows come out, as plain values.
+
+Whatever is wrong with one model becomes its row. What kills the worker is found by its parent,
+which gives the models of the batch to others, one by one.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from neuralmark.anchors.anchor import Anchor
+from neuralmark.anchors.locating.suspect import CheckpointWeights
+from neuralmark.anchors.sealed import load_anchor
+from neuralmark.api import verify
+from neuralmark.checkpoints import Checkpoint, open_checkpoint
+from neuralmark.errors import CheckpointError, InputError
+from neuralmark.marking import coverage
+from neuralmark.marking.beside import claim_path, claims_beside
+from neuralmark.marking.options import VerifyOptions
+from neuralmark.marking.placement import Tensor, catalogue
+from neuralmark.records import Verdict
+from neuralmark.sandbox import child
+from neuralmark.sandbox.served import ServedPlace
+from neuralmark.scanning.contract import (
+    ALWAYS,
+    ERROR,
+    FINDINGS,
+    HEADERS,
+    NEVER,
+    NOTHING,
+    UNREADABLE,
+    ScanRow,
+    ScanStatus,
+    ScanTerms,
+    Stage,
+    TargetName,
+    Todo,
+)
+from neuralmark.scanning.keyring import CLAIM_SUFFIX, Keyring, Sought
+from neuralmark.scanning.kin import FAR, AnchorSketch
+from neuralmark.scanning.planning import HeaderPlan, plan_for, signature
+from neuralmark.scanning.pooling import MarkCache
+from neuralmark.scanning.screening import Screened, screen
+from neuralmark.scanning.targets import is_address
+
+RULED_OUT = "headers and shapes rule every mark out"
+KEPT_PLANS = 64
+KEPT_ANCHORS = 16
+KEPT_FOLDERS = 64
+
+Outcome = dict[str, Any]
+"""Of a model: its place in the list, and its rows; or what its header says, to be read later."""
+
+
+T = TypeVar("T")
+
+
+class _Recent(Generic[T]):
+    """What was made last, up to a count."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[str, T] = OrderedDict()
+
+    def get(self, name: str, make: Callable[[], T]) -> T:
+        """What goes by this name, made where it is not there."""
+        if name in self._kept:
+            self._kept.move_to_end(name)
+        else:
+            self._kept[name] = make()
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return self._kept[name]
+
+
+@dataclass
+class WorkBench:
+    """What a worker keeps between batches."""
+
+    keyring: Keyring
+    marks: MarkCache = field(default_factory=MarkCache)
+    plans: _Recent[HeaderPlan] = field(default_factory=lambda: _Recent(KEPT_PLANS))
+    anchors: _Recent[tuple[Anchor, AnchorSketch]] = field(
+        default_factory=lambda: _Recent(KEPT_ANCHORS)
+    )
+    folders: _Recent[tuple[str, ...]] = field(default_factory=lambda: _Recent(KEPT_FOLDERS))
+
+
+_bench: WorkBench | None = None
+
+
+def prepare(keyring: Keyring) -> None:
+    """Take the keys, before the first batch."""
+    global _bench
+    _bench = WorkBench(keyring)
+
+
+def carry_out(stage: Stage, todo: Sequence[Todo], terms: ScanTerms) -> list[Outcome]:
+    """Look at these models, in order."""
+    assert _bench is not None
+    if stage == HEADERS:
+        return [_from_header(_bench, Todo(*each), terms) for each in todo]
+    return list(_from_weights(_bench, [Todo(*each) for each in todo], terms))
+
+
+def _beat() -> None:
+    if child.sandboxed():
+        child.tell("", 0, 0)
+
+
+# Headers.
+
+
+@dataclass(frozen=True)
+class _OpenModel:
+    todo: Todo
+    model: Checkpoint
+    known: list[Tensor]
+    signature: str
+    stamps: list[tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, todo: Todo) -> "_OpenModel":
+        model = open_checkpoint(_place(todo.target)).with_others()
+        known = catalogue(model)
+        return cls(todo, model, known, signature(known), model.stamps())
+
+
+def _place(target: TargetName) -> str | ServedPlace:
+    """A path, or a model that is far: the parent reads it for a worker."""
+    return ServedPlace(target) if is_address(target) and child.sandboxed() else target
+
+
+def _from_header(bench: WorkBench, todo: Todo, terms: ScanTerms) -> Outcome:
+    _beat()
+    try:
+        opened = _OpenModel.of(todo)
+        plan = _plan(bench, opened, terms)
+        if plan.empty and not _claims(bench, todo.target):
+            return _outcome(todo, [_not_found(opened, plan, RULED_OUT)])
+        return {"number": todo.number, "signature": opened.signature, "size": plan.size}
+    except MemoryError:
+        raise
+    except Exception as error:
+        return failed(todo, error)
+
+
+def _plan(bench: WorkBench, opened: _OpenModel, terms: ScanTerms) -> HeaderPlan:
+    return bench.plans.get(
+        opened.signature,
+        lambda: plan_for(opened.known, bench.keyring, align=terms.align != NEVER),
+    )
+
+
+def failed(todo: Todo, error: Exception) -> Outcome:
+    """The row of a model that could not be read."""
+    name = "InputError" if isinstance(error, OSError) else type(error).__name__
+    return _outcome(todo, [ScanRow(todo.target, ERROR, str(error)[:2000], error=name)])
+
+
+def _outcome(todo: Todo, rows: Sequence[ScanRow]) -> Outcome:
+    return {"number": todo.number, "rows": [row.to_dict() for row in rows]}
+
+
+def _not_found(opened: _OpenModel, plan: HeaderPlan, why: str, lost: int = 0) -> ScanRow:
+    status: ScanStatus = NOTHING
+    unread = plan.unread + lost
+    if plan.weights and unread >= coverage.FROM * plan.weights:
+        share = 100 * min(1.0, unread / plan.weights)
+        form = plan.why or "NaN or infinity"
+        status, why = UNREADABLE, f"{share:.3g} % of its weights could not be read: {form}; {why}"
+    row = ScanRow(opened.todo.target, status, why)
+    return replace(row, format=opened.model.format, weights=plan.weights)
+
+
+# Weights.
+
+
+def _from_weights(bench: WorkBench, todo: Sequence[Todo], terms: ScanTerms) -> Iterator[Outcome]:
+    alike: dict[str, list[_OpenModel]] = {}
+    for each in todo:
+        try:
+            opened = _OpenModel.of(each)
+        except MemoryError:
+            raise
+        except Exception as error:
+            yield failed(each, error)
+            continue
+        alike.setdefault(opened.signature, []).append(opened)
+    for group in alike.values():
+        yield from _group(bench, group, terms)
+
+
+def _group(bench: WorkBench, group: Sequence[_OpenModel], terms: ScanTerms) -> Iterator[Outcome]:
+    """Models with one header; one that breaks the reading of all is found by reading each alone."""
+    plan = _plan(bench, group[0], terms)
+    try:
+        models = [opened.model for opened in group]
+        seen = screen(models, plan, bench.keyring, bench.marks, terms.among, _beat)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if len(group) == 1:
+            yield failed(group[0].todo, error)
+            return
+        for opened in group:
+            yield from _group(bench, [opened], terms)
+        return
+    for number, opened in enumerate(group):
+        _beat()
+        try:
+            rows = _rows(bench, opened, seen, number, terms)
+            if opened.model.stamps() != opened.stamps:
+                raise CheckpointError(f"{opened.todo.target}: changed while it was read")
+            yield _outcome(opened.todo, rows)
+        except MemoryError:
+            raise
+        except Exception as error:
+            yield failed(opened.todo, error)
+
+
+def _rows(
+    bench: WorkBench, opened: _OpenModel, seen: Screened, number: int, terms: ScanTerms
+) -> list[ScanRow]:
+    """The findings in a model, or the one row that says that there are none."""
+    beside = _claims(bench, opened.todo.target)
+    found: list[ScanRow] = []
+    aligned = 0
+    for place, way in enumerate(seen.plan.ways):
+        sought = bench.keyring.sought[way.sought]
+        followed = (
+            sought.claim is None and sought.anchor is None and (sought.key.fingerprint in beside)
+        )
+        worth = followed or seen.promising(place, number)
+        if not worth and way.aligned:
+            worth = _alike(bench, opened.model, sought, terms)
+            aligned += worth
+        if worth:
+            verdict = _verdict(opened.todo.target, sought, terms)
+            if verdict.status in FINDINGS:
+                found.append(_finding(opened, seen.plan, sought, verdict))
+    if found:
+        return found
+    lost = sum(opened.model.info(name).size for name in seen.broken[number])
+    return [_not_found(opened, seen.plan, _told(bench, seen, number, aligned), lost)]
+
+
+def _told(bench: WorkBench, seen: Screened, number: int, aligned: int) -> str:
+    """What was looked for in vain."""
+    ways = sum(way.trials for way in seen.plan.ways if way.attempts or way.aligned)
+    tried = sum(bool(way.attempts or way.aligned) for way in seen.plan.ways)
+    words = f"{tried} of {len(seen.plan.ways)} marks looked for in {ways} ways"
+    closest = seen.closest(number)
+    if closest is not None:
+        bits = bench.keyring.sought[seen.plan.ways[closest].sought].key.parameters.bits
+        matched = int(seen.best[closest, number])
+        words += f"; at most {matched} of {bits} bits match, {seen.needed[closest]} are needed"
+    return words + (f"; put in order for {aligned} of them" if aligned else "")
+
+
+def _alike(bench: WorkBench, model: Checkpoint, sought: Sought, terms: ScanTerms) -> bool:
+    """Whether weights are to be put back in order for a mark."""
+    if terms.align == ALWAYS:
+        return True
+    path = sought.anchor
+    assert path is not None
+    _, sketch = bench.anchors.get(path, lambda: _sketched(path, sought))
+    return sketch.distance(CheckpointWeights(model)) <= FAR
+
+
+def _sketched(path: str, sought: Sought) -> tuple[Anchor, AnchorSketch]:
+    anchor = load_anchor(path, sought.key)
+    return anchor, AnchorSketch(anchor)
+
+
+def _verdict(target: TargetName, sought: Sought, terms: ScanTerms) -> Verdict:
+    """The verdict that `verify` gives, for a look among many."""
+    options = VerifyOptions(sought.anchor, terms.effort, terms.align_limit, None, terms.among)
+    claim = sought.claim_file or sought.claim
+    verdict = verify(_place(target), sought.key, claim=claim, options=options)
+    return replace(verdict, date=terms.date)
+
+
+def _finding(opened: _OpenModel, plan: HeaderPlan, sought: Sought, verdict: Verdict) -> ScanRow:
+    assert verdict.status in FINDINGS
+    return ScanRow(
+        opened.todo.target,
+        verdict.status,  # type: ignore[arg-type]
+        verdict.reason,
+        verdict.fingerprint,
+        sought.name,
+        verdict.claim_digest,
+        verdict.matched,
+        verdict.bits,
+        verdict.boundary,
+        verdict.bound_log2,
+        verdict.trials,
+        opened.model.format,
+        plan.weights,
+        verdict=verdict.to_dict(),
+    )
+
+
+def _claims(bench: WorkBench, target: TargetName) -> set[str]:
+    """Fingerprints of keys of which a claim lies beside a model; folders are listed once."""
+    if is_address(target):
+        return set()
+    path = Path(target)
+    usual = claim_path(path)
+    names = bench.folders.get(str(usual.parent), lambda: _claim_names(usual.parent))
+    stem = usual.name.removesuffix(CLAIM_SUFFIX)
+    near = any(name.startswith(f"{stem}.") for name in names)
+    inside = path.is_dir() and any(_claim_names(path))
+    return set(claims_beside(path)) if near or inside else set()
+
+
+def _claim_names(folder: Path) -> tuple[str, ...]:
+    try:
+        with os.scandir(folder) as entries:
+            return tuple(entry.name for entry in entries if entry.name.endswith(CLAIM_SUFFIX))
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read ({error.strerror or error})") from None

@@ -1,0 +1,1 @@
+"""Work that other machines do: a Ray cluster, for the laboratory and for scans."""

@@ -1,0 +1,122 @@
+"""`neuralmark scan`, and `verify` in a sandbox."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from neuralmark import Key, Verdict, VerifyOptions, verify
+from tests.support import hostile
+from tests.support.commands import call, on_terminal
+from tests.support.models import QUICK, gaussian_model
+from tests.support.scans import keys_of, mark, models_in
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A folder of two keys."""
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    for name, key in keys_of("a", "b").items():
+        key.save(folder / name, None)
+    return folder
+
+
+def test_a_finding_is_exit_code_0(tmp_path: Path, keys: Path) -> None:
+    models = models_in(tmp_path / "models", 3)
+    marked = mark(models[1], Key.load(keys / "a.nmkey"))
+    out = tmp_path / "out"
+    done = call("scan", tmp_path / "models", "--keys", keys, "-o", out, "--jobs", 1)
+    assert done.code == 0, done
+    assert "SOMETHING VERIFIED" in done.out
+    assert str(marked) in done.out
+    assert "2 marks x 3 targets x their ways of looking" in done.out
+    assert "no network (seccomp)" in done.out
+    assert f"verified: {marked} (a.nmkey)" in done.err
+    assert str(marked) in (out / "index.html").read_text().replace("<wbr>", "")
+    verdict = Verdict.load(out / "verdicts" / "0001.json")
+    assert verdict.verified
+    again = verify(marked, Key.load(keys / "a.nmkey"), options=VerifyOptions(among=6))
+    assert again.trials == verdict.trials
+    assert "verified" in (out / "verdicts" / "0001.html").read_text().lower()
+    told = call("scan", tmp_path / "models", "--keys", keys, "-o", out, "--jobs", 1, "--json").json
+    assert told["verified"]
+    assert told["counts"] == {"nothing": 2, "verified": 1}
+    assert [row["target"] for row in told["findings"]] == [str(marked)]
+    assert len(Path(told["rows"]).read_text().splitlines()) == 3
+
+
+def test_nothing_is_exit_code_1(tmp_path: Path, keys: Path) -> None:
+    gaussian_model(tmp_path / "m.safetensors")
+    listed = tmp_path / "list"
+    listed.write_text(f"{tmp_path / 'm.safetensors'}\nnone.npz\n")
+    words = ["--keys", keys, "-o", tmp_path / "out", "--jobs", 1, "--no-sandbox", "--json"]
+    done = call("scan", "--from", listed, *words)
+    assert done.code == 1
+    assert done.json["counts"] == {"error": 1, "nothing": 1}
+    assert done.json["sandbox"] is None
+    assert done.err == ""
+
+
+def test_wrong_usage_is_named(tmp_path: Path, keys: Path) -> None:
+    out = tmp_path / "out"
+    call("scan", "--keys", keys, "-o", out).failed(2, "UsageError")
+    call("scan", "x", "--keys", keys, "-o", out, "--rounds", 2).failed(2, "UsageError")
+    call("scan", "x", "--keys", keys, "-o", out, "--every", "soon").failed(2, "BadParameter")
+    call("scan", "x", "--keys", keys, "-o", out, "--memory", "lots").failed(2, "BadParameter")
+    call("scan", "x", "--keys", keys, "-o", out, "--since", "long ago").failed(2, "BadParameter")
+    call("scan", "x", "--keys", tmp_path / "none", "-o", out).failed(3, "KeyFileError")
+    call("scan", "x", "--keys", keys, "-o", keys).failed(2, "ScanMismatchError")
+
+
+def test_watching_ends_after_its_rounds(tmp_path: Path, keys: Path) -> None:
+    gaussian_model(tmp_path / "m.safetensors")
+    words = ["--keys", keys, "-o", tmp_path / "out", "--jobs", 1, "--since", "2020-01-01"]
+    done = call("scan", tmp_path / "m.safetensors", *words, "--every", "0.01s", "--rounds", 2)
+    assert done.code == 1
+    assert "NOTHING VERIFIED (round 2)" in done.out
+    assert "x 6 for round 2 of watching" in done.out
+
+
+def test_keys_with_passphrases(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    for name, word in (("a", "one"), ("b", "one"), ("c", "two")):
+        Key.new(QUICK).save(folder / f"{name}.nmkey", word, cost=10)
+    gaussian_model(tmp_path / "m.safetensors")
+    words = ["scan", tmp_path / "m.safetensors", "--keys", folder, "-o", tmp_path / "out"]
+    call(*words).failed(2, "PassphraseError")
+    call(*words, env={"NEURALMARK_PASSPHRASE": "one"}).failed(3, "WrongPassphraseError")
+    code, screen = on_terminal(*words, "--jobs", 1, answers=["one", "two"])
+    assert code == 1, screen
+    assert screen.count("Passphrase of") == 2
+    assert "NOTHING VERIFIED" in screen
+    assert "models/s" in screen or "starting" in screen
+
+
+def test_verify_in_a_sandbox_gives_the_same_verdict(marked: Path, key: Path) -> None:
+    here = call("verify", marked, "--key", key, "--json")
+    apart = call("verify", marked, "--key", key, "--json", "--sandbox", "--memory", "1G")
+    assert apart.code == here.code == 0, apart
+    assert {**here.json, "date": 0} == {**apart.json, "date": 0}
+    many = call("verify", marked, "--key", key, "--json", "--among", 1000)
+    assert many.json["trials"] == 1000 * here.json["trials"]
+    call("verify", marked, "--key", key, "--among", 0).failed(2, "ParameterError")
+
+
+def test_what_happens_in_the_sandbox_has_a_name(
+    tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile.install(tmp_path / "plug", monkeypatch)
+    words = ["--key", key, "--sandbox", "--memory", "1G", "--time-limit", "2s"]
+    named = {
+        **{"allocate": "MemoryLimitError", "loop": "TimeLimitError", "crash": "SandboxError"},
+        "write": "CheckpointError",
+    }
+    for what, error in named.items():
+        model = hostile.model(tmp_path / f"{what}.bin", what, tmp_path / "written")
+        line = call("verify", model, *words).failed(3, error)
+        if "Limit" in error:
+            assert "--memory" in line or "--time-limit" in line
+    assert not (tmp_path / "written").exists()
+    assert json.loads(call("verify", model, *words, "--json").out)["exit_code"] == 3

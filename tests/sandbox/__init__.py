@@ -1,0 +1,1 @@
+"""Tests of a process that reads suspects."""
