@@ -187,6 +187,8 @@ class MarkingPlan:
     """Tensors that were passed over because they are quantised."""
     anchor: ClaimedAnchor | None = None
     """The coarse copy of the model that the mark is bound to."""
+    alone: bool = False
+    """Whether the change alone is to show the mark: then it is read from the difference, too."""
 
     def bound_to(self, anchor: ClaimedAnchor | None) -> "MarkingPlan":
         """The same plan with the mark that the key makes with this anchor."""
@@ -275,6 +277,8 @@ def draft(
     require_room(planned, found)
     reading = found.reading
     solver = schemes.of(planned.mark).solver(planned.mark, found.effort)
+    if planned.alone:
+        solver = solver.beyond(reading.pooled)
     gamma = choose_strength(solver, reading, strength, budget)
     if planned.base is not None and strength is None:
         gamma = hidden_strength(found, solver, gamma, planned.noise)

@@ -4,6 +4,7 @@ from neuralmark.records import presenting
 from neuralmark.records.alignment import Alignment, BitsRead, TensorFate
 from neuralmark.records.claim import CLAIM_FORMAT, MAX_CLAIM, Claim
 from neuralmark.records.fields import MAX_RECORD, Fields, Record, load_json, to_json
+from neuralmark.records.issued import COPIES_FORMAT, CopyRegister, IssuedCopy
 from neuralmark.records.lineage import (
     LINEAGE_FORMAT,
     NOT_LOOKED_FOR,
@@ -36,6 +37,7 @@ from neuralmark.records.verdict import (
 
 __all__ = [
     "CLAIM_FORMAT",
+    "COPIES_FORMAT",
     "LINEAGE_FORMAT",
     "MAX_CLAIM",
     "MAX_RECORD",
@@ -53,11 +55,13 @@ __all__ = [
     "BitsRead",
     "Claim",
     "ClaimedAnchor",
+    "CopyRegister",
     "Coverage",
     "Digest",
     "Fields",
     "Gap",
     "Histogram",
+    "IssuedCopy",
     "Kinship",
     "Lineage",
     "PublicVerdict",
