@@ -20,16 +20,19 @@ if TYPE_CHECKING:
     from neuralmark.keys.key import Key
     from neuralmark.marking.claiming import rebuild_claim
     from neuralmark.marking.embedding import Embedding, embed, recover
+    from neuralmark.marking.issuing import issue_copies
     from neuralmark.marking.inspection import Inspection, inspect
+    from neuralmark.marking.leaks import trace
     from neuralmark.marking.matrices import import_key
     from neuralmark.marking.options import (
         AttachOptions,
+        CopyOptions,
         EmbedOptions,
         InspectOptions,
         VerifyOptions,
     )
     from neuralmark.marking.rechecking import Recheck
-    from neuralmark.records import Claim, Lineage, Verdict
+    from neuralmark.records import Claim, CopyRegister, Lineage, Trace, Verdict
     from neuralmark.training.attach import attach
     from neuralmark.training.compensation import Compensation, compensate
     from neuralmark.training.handle import LiveMark
@@ -43,6 +46,8 @@ __all__ = [
     "Claim",
     "Claimant",
     "Compensation",
+    "CopyOptions",
+    "CopyRegister",
     "EmbedOptions",
     "Embedding",
     "InspectOptions",
@@ -55,6 +60,7 @@ __all__ = [
     "Passports",
     "Recheck",
     "Ruling",
+    "Trace",
     "Triggers",
     "Verdict",
     "VerifyOptions",
@@ -68,12 +74,14 @@ __all__ = [
     "import_key",
     "imprint",
     "inspect",
+    "issue_copies",
     "lineage",
     "rebuild_claim",
     "recheck",
     "recover",
     "rule",
     "schemes",
+    "trace",
     "verify",
 ]
 
@@ -82,6 +90,8 @@ _HOME = {
     "Claim": "records",
     "Claimant": "disputes",
     "Compensation": "training.compensation",
+    "CopyOptions": "marking.options",
+    "CopyRegister": "records",
     "EmbedOptions": "marking.options",
     "Embedding": "marking.embedding",
     "InspectOptions": "marking.options",
@@ -94,6 +104,7 @@ _HOME = {
     "Passports": "training.passports",
     "Recheck": "marking.rechecking",
     "Ruling": "disputes",
+    "Trace": "records",
     "Triggers": "triggers.triggers",
     "Verdict": "records",
     "VerifyOptions": "marking.options",
@@ -104,11 +115,13 @@ _HOME = {
     "import_key": "marking.matrices",
     "imprint": "training.imprinting",
     "inspect": "marking.inspection",
+    "issue_copies": "marking.issuing",
     "lineage": "api",
     "rebuild_claim": "marking.claiming",
     "recheck": "api",
     "recover": "marking.embedding",
     "rule": "disputes",
+    "trace": "marking.leaks",
     "verify": "api",
 }
 

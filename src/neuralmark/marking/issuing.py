@@ -109,7 +109,7 @@ def issue_copies(
         >>> register, _ = neuralmark.issue_copies("model.safetensors", key, buyers, "copies")
         >>> register.buyers
         ('Acme Ltd.', 'Bolt GmbH')
-        >>> neuralmark.trace(Path("copies") / register.copies[1].path, key, register).named
+        >>> neuralmark.trace(Path("copies") / register.copies[1].path, key, "copies").named
         ('Bolt GmbH',)
     """
     options, labels, folder = options_of(CopyOptions, options), buyers_of(buyers), Path(out)

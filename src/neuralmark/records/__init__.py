@@ -21,6 +21,7 @@ from neuralmark.records.parts import (
     TensorRead,
     placement_list,
 )
+from neuralmark.records.trace import TRACE_FORMAT, MarkRead, Trace
 from neuralmark.records.verdict import (
     NOT_VERIFIED,
     PUBLIC,
@@ -46,6 +47,7 @@ __all__ = [
     "PUBLIC",
     "RELATED_SCORE",
     "STATUSES",
+    "TRACE_FORMAT",
     "UNPROVABLE",
     "UNPROVEN",
     "UNREADABLE",
@@ -64,11 +66,13 @@ __all__ = [
     "IssuedCopy",
     "Kinship",
     "Lineage",
+    "MarkRead",
     "PublicVerdict",
     "Record",
     "Status",
     "TensorFate",
     "TensorRead",
+    "Trace",
     "Verdict",
     "load_json",
     "placement_list",

@@ -1,0 +1,254 @@
+"""Which buyer's copy a suspect was made from: every sub-key looked for, one bound for all.
+
+The suspect is put in order once, through the anchor; then every buyer's mark is read from what it
+differs by from the anchor. What is read follows from suspect and anchor alone, before any sub-key
+is derived with the anchor's digest, so for a buyer whose copy played no part each bit is a fair
+coin, whoever mixed which other copies (docs/method.md, section 7).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from neuralmark.anchors.anchor import Anchor
+from neuralmark.anchors.chunks import is_sealed
+from neuralmark.anchors.effort import AlignOptions
+from neuralmark.checkpoints import open_checkpoint
+from neuralmark.core.bound import boundary
+from neuralmark.errors import (
+    CheckpointError,
+    NonFiniteError,
+    ParameterError,
+    UnsuitableTensorError,
+)
+from neuralmark.keys.key import Key
+from neuralmark.marking.anchored import RestoredFile
+from neuralmark.marking.attempts import by_names
+from neuralmark.marking.beside import anchor_path, claim_path
+from neuralmark.marking.buyers import buyers_of
+from neuralmark.marking.claiming import claim_of
+from neuralmark.marking.evidence import evidence_for
+from neuralmark.marking.issuing import REGISTER
+from neuralmark.marking.judging import LEAST_FOUND, held_back
+from neuralmark.marking.options import VerifyOptions, options_of
+from neuralmark.marking.reading import FileSuspect, Progress, digest_of, require_carriers
+from neuralmark.marking.verification import find, margins_of
+from neuralmark.records import Alignment, Claim, CopyRegister, MarkRead, Trace, presenting
+
+ONE_WAY, TWO_WAYS = 1, 2
+"""Where the weights lie; and, with the anchor, put in order and read against it."""
+
+
+@dataclass(frozen=True)
+class Party:
+    """Somebody whose mark is looked for: a buyer, or the owner (without a label)."""
+
+    label: str
+    key: Key
+
+
+def trace(
+    suspect: str | Path,
+    key: Key,
+    buyers: CopyRegister | Sequence[str] | str | Path,
+    *,
+    claim: Claim | str | Path | None = None,
+    options: VerifyOptions | None = None,
+    progress: Progress | None = None,
+) -> Trace:
+    """Say which buyer's copy a suspect was made from, or which buyers' copies were mixed in it.
+
+    Args:
+        suspect: Path of the suspect.
+        key: The owner's key.
+        buyers: All buyers: their names, the path of a CSV file with a column `buyer`, the register
+            of the copies, or its path (`copies.json`, or the folder), which knows the claim, too.
+        claim: The claim of the owner's copy, where no path of a register leads to it.
+        options: The anchor, how much is done to align; see `VerifyOptions`.
+        progress: Called with what is being done, how much is done, and how much there is in all.
+
+    Returns:
+        What every mark shows; `.named` are the buyers, `.bound_log2` the chance of naming an
+        innocent.
+
+    Raises:
+        BuyersError: The list of buyers is empty or names one twice.
+        UsageError: The claim is missing, or of another key.
+        InputError: The suspect, the claim or the register cannot be read.
+
+    Examples:
+        >>> buyers = ["Acme Ltd.", "Bolt GmbH"]
+        >>> register, _ = neuralmark.issue_copies("model.safetensors", key, buyers, "copies")
+        >>> copy = Path("copies") / register.copies[1].path
+        >>> neuralmark.trace(copy, key, "copies").named
+        ('Bolt GmbH',)
+        >>> found = neuralmark.trace("model.safetensors", key, "copies")
+        >>> found.named, found.owned
+        ((), False)
+    """
+    options = options_of(VerifyOptions, options)
+    listed = _listed(buyers)
+    claim, anchor = _evidence(suspect, key, listed, claim, options)
+    checkpoint = open_checkpoint(suspect).with_others()
+    before = checkpoint.stamps()
+    looked = _Look(FileSuspect(checkpoint, str(suspect)), claim, anchor, options.aligning())
+    parties = [Party("", key), *(Party(label, key.sub(label)) for label in listed.labels)]
+    found = looked.at(parties, progress)
+    files = digest_of(checkpoint, {}, full=True).files or {}
+    if checkpoint.stamps() != before:
+        raise CheckpointError(f"{suspect}: changed while it was read; trace it again")
+    return Trace(
+        suspect=str(suspect),
+        parameters=key.parameters,
+        owner=found.reads[0],
+        buyers=found.reads[1:],
+        ways=looked.ways,
+        reason=found.reason,
+        identical=None if listed.register is None else listed.register.owner_of(files),
+        sha256=files,
+        anchor=claim.anchor_digest.hex(),
+        alignment=found.alignment,
+        date=presenting.now(),
+    )
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """The buyers, and what else is known where their list is a register."""
+
+    labels: tuple[str, ...]
+    register: CopyRegister | None = None
+    folder: Path | None = None
+
+
+def _listed(buyers: CopyRegister | Sequence[str] | str | Path) -> _Listed:
+    if isinstance(buyers, CopyRegister):
+        return _of_register(buyers, None)
+    if isinstance(buyers, str | Path):
+        path = Path(buyers) / REGISTER if Path(buyers).is_dir() else Path(buyers)
+        if path.suffix.lower() == ".json":
+            return _of_register(CopyRegister.load(path), path.parent)
+    return _Listed(buyers_of(buyers))
+
+
+def _of_register(register: CopyRegister, folder: Path | None) -> _Listed:
+    return _Listed(buyers_of(register.buyers), register, folder)
+
+
+def _evidence(
+    suspect: str | Path,
+    key: Key,
+    listed: _Listed,
+    claim: Claim | str | Path | None,
+    options: VerifyOptions,
+) -> tuple[Claim, Anchor | None]:
+    """The claim of the owner's mark and its anchor: given, of the register, or found beside."""
+    register, anchor = listed.register, options.anchor
+    if register is not None and claim is None:
+        source = register.source_digest
+        claim = claim_of(key, register.placement, source, source, register.anchor)
+        claim = replace(claim, fingerprint=register.fingerprint, commitment=register.commitment)
+    if register is not None and listed.folder is not None and anchor is None:
+        near = anchor_path(claim_path(listed.folder / register.base))
+        anchor = near if is_sealed(near) else None
+    known = evidence_for(suspect, key, claim=claim, anchor=anchor)
+    if known.claim is None:
+        raise ParameterError(
+            "a trace needs to know what was marked: give claim=..., the claim of the owner's copy,"
+            f" or the register of the copies ({REGISTER}) as the list of buyers"
+        )
+    return known.claim, known.anchor
+
+
+@dataclass(frozen=True)
+class _LeakFound:
+    """What was read, party by party."""
+
+    reads: tuple[MarkRead, ...]
+    reason: str
+    alignment: Alignment | None
+
+
+@dataclass(frozen=True)
+class _Look:
+    """The ways of looking, fixed before anything is read: one trial for each buyer and way."""
+
+    suspect: FileSuspect
+    claim: Claim
+    anchor: Anchor | None
+    aligning: AlignOptions
+
+    @property
+    def ways(self) -> int:
+        """In how many ways every key is looked for."""
+        return ONE_WAY if self.anchor is None else TWO_WAYS
+
+    def at(self, parties: Sequence[Party], progress: Progress | None) -> _LeakFound:
+        """Read the marks of all, the owner's first."""
+        tell = progress or (lambda *_: None)
+        position, why = self._by_position(parties, tell)
+        aligned: list[int | None] = [None] * len(parties)
+        record = None
+        if self.anchor is not None:
+            aligned, record = self._aligned(self.anchor, parties, tell)
+        reads = tuple(
+            MarkRead(party.label, party.key.fingerprint, here, there)
+            for party, here, there in zip(parties, position, aligned, strict=True)
+        )
+        return _LeakFound(reads, self._reason(reads[1:], why, record), record)
+
+    def _by_position(
+        self, parties: Sequence[Party], tell: Progress
+    ) -> tuple[list[int | None], str]:
+        """Bits where the weights lie; or why they could not be read."""
+        placement, digest = self.claim.placement, self.claim.anchor_digest
+        attempt = by_names(self.suspect.tensors(), placement, digest)
+        if attempt is None:
+            return [None] * len(parties), "too few tensors have the names and shapes of the mark"
+        found: list[int | None] = []
+        for number, party in enumerate(parties):
+            tell("reading marks", number, len(parties))
+            try:
+                found.append(find(self.suspect, party.key, attempt).matched)
+            except (NonFiniteError, UnsuitableTensorError) as error:
+                return [None] * len(parties), str(error)
+        return found, ""
+
+    def _aligned(
+        self, anchor: Anchor, parties: Sequence[Party], tell: Progress
+    ) -> tuple[list[int | None], Alignment]:
+        """Bits of the weights put in order, once for all; the buyers' beyond the anchor."""
+        from neuralmark.anchors.restoring import restore  # slow to import
+
+        restoration = restore(self.suspect.weights(), anchor, self.aligning, tell)
+        restored = RestoredFile(restoration, anchor)
+        try:
+            record = restoration.record()
+            if record.found < LEAST_FOUND:
+                return [None] * len(parties), record
+            found: list[int | None] = []
+            for number, party in enumerate(parties):
+                tell("reading restored marks", number, len(parties))
+                mark = party.key.at(anchor.placement, anchor.digest)
+                carriers = require_carriers(mark, anchor.placement)
+                read = restored.pooled_beyond if party.label else restored.pooled
+                found.append(int((margins_of(mark, read(carriers)) > 0).sum()))
+            return found, record
+        finally:
+            restored.close()
+
+    def _reason(self, buyers: Sequence[MarkRead], why: str, record: Alignment | None) -> str:
+        bits, trials = self.claim.parameters.bits, self.ways * len(buyers)
+        needed, most = boundary(bits, trials), max(each.matched for each in buyers)
+        ways = f"{trials} ways of looking ({len(buyers)} buyers, {self.ways} each)"
+        if needed is None:
+            return f"{bits} bits can never name one of {len(buyers)} buyers: use a key with more"
+        said = f"{most} of {bits} bits match at most; {needed} are needed in {ways}"
+        if most >= needed:
+            return f"{most} of {bits} bits match; {needed} would have sufficed in {ways}"
+        said += f"; not read where they lie: {why}" if why else ""
+        if record is None:
+            return f"{said}; without the anchor, mixed or rearranged copies are not found"
+        if record.found < LEAST_FOUND:
+            return f"{said}; less than {LEAST_FOUND:.0%} of the marked weights were found"
+        return said + held_back(record)
