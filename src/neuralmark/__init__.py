@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from neuralmark.keys.key import Key
     from neuralmark.marking.claiming import rebuild_claim
     from neuralmark.marking.embedding import Embedding, embed, recover
-    from neuralmark.marking.issuing import issue_copies
     from neuralmark.marking.inspection import Inspection, inspect
+    from neuralmark.marking.issuing import issue_copies
     from neuralmark.marking.leaks import trace
     from neuralmark.marking.matrices import import_key
     from neuralmark.marking.options import (
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         VerifyOptions,
     )
     from neuralmark.marking.rechecking import Recheck
+    from neuralmark.marking.showing import buyer_key
     from neuralmark.records import Claim, CopyRegister, Lineage, Trace, Verdict
     from neuralmark.training.attach import attach
     from neuralmark.training.compensation import Compensation, compensate
@@ -68,6 +69,7 @@ __all__ = [
     "arbitrate",
     "attach",
     "attacks",
+    "buyer_key",
     "compensate",
     "embed",
     "errors",
@@ -110,6 +112,7 @@ _HOME = {
     "VerifyOptions": "marking.options",
     "arbitrate": "disputes",
     "attach": "training.attach",
+    "buyer_key": "marking.showing",
     "compensate": "training.compensation",
     "embed": "marking.embedding",
     "import_key": "marking.matrices",

@@ -202,15 +202,19 @@ class Key:
         salt = secrets.token_bytes(32)
         return cls(parameters, content, salt=salt, matrix=matrix, more=more)
 
-    def sub(self, label: str, purpose: Purpose = BUYER) -> "Key":
+    def sub(
+        self, label: str, purpose: Purpose = BUYER, parameters: Parameters | None = None
+    ) -> "Key":
         """The key of one buyer or of one dispute, which follows from this one and a label.
 
-        It is a key like any other, with the same parameters, and has its own marks. Whoever holds
-        it learns nothing of this key or of its other sub-keys.
+        It is a key like any other, and has its own marks. Whoever holds it learns nothing of this
+        key or of its other sub-keys.
 
         Args:
             label: Whose it is; case, accents' encoding and extra blanks make no difference.
             purpose: What it is for, `buyer` or `dispute`.
+            parameters: What shapes the read-out of its marks; by default as of this key. Buyers'
+                copies have more pools: see `neuralmark.buyer_key`.
 
         Returns:
             The sub-key, the same for the same label; its content names the label.
@@ -233,7 +237,7 @@ class Key:
         secret, salt = sub_secret(self.secret, purpose, label)
         line = f"{purpose}={plain_label(label)}".encode()
         content = self.content + b"\n" + line if self.content else line
-        return Key(self.parameters, content, salt=salt, secret=secret)
+        return Key(parameters or self.parameters, content, salt=salt, secret=secret)
 
     @property
     def kind(self) -> KeyKind:

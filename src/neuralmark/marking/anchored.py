@@ -130,6 +130,16 @@ class RestoredFile:
         """The means of the pools of what the weights differ by from the anchor."""
         return self._pooled(self._both[1], carriers)
 
+    def clear(self, carriers: Carriers) -> None:
+        """Take a known mark out of the difference: the mean of each of its pools."""
+        beyond, means = self._both[1], self.pooled_beyond(carriers)
+        for low in range(0, len(beyond), _PIECE):
+            high = min(low + _PIECE, len(beyond))
+            first, at = carriers.between(low, high)
+            piece = np.array(beyond[low:high])
+            piece[at] -= carriers.spread(means, first, len(at)).astype(np.float32)
+            beyond[low:high] = piece
+
     def close(self) -> None:
         """Give the room on the disk back."""
         del self._both

@@ -2,9 +2,12 @@
 
 import csv
 import io
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from neuralmark.core.key import MAX_ENTRIES, MAX_POOLS, Parameters, Placement
 from neuralmark.core.subkeys import plain_label
 from neuralmark.errors import BuyersError, ParameterError
 from neuralmark.marking.options import is_list, shown
@@ -14,6 +17,10 @@ COLUMN = "buyer"
 """The column of a CSV file that names them; without it, the first column does."""
 MAX_LIST = 16 << 20
 MAX_BUYERS = 100_000
+_FACTORS = (8, 4)
+"""Pools for each bit of a buyer's mark, the best first."""
+_ROOM = 16
+"""Weights that each pool must have."""
 
 
 def buyers_of(given: Sequence[str] | str | Path) -> tuple[str, ...]:
@@ -24,6 +31,24 @@ def buyers_of(given: Sequence[str] | str | Path) -> tuple[str, ...]:
     if not is_list(given, str):
         raise BuyersError(f"buyers must be a list of names or the path of one, not {shown(given)}")
     return _checked(list(given), [f"buyer {n}" for n in range(1, len(given) + 1)])
+
+
+def buyer_parameters(owners: Parameters, placement: Placement) -> Parameters:
+    """What shapes the marks of buyers: the owner's bits, in more pools where the weights allow it.
+
+    Many pools make each weight's shift tell less of the mark's form, so that it stays readable in
+    the smallest or largest values of several copies (docs/copies.md has the measurements).
+
+    >>> buyer_parameters(Parameters(), (("w", (1024, 1024)),)).pools
+    2048
+    """
+    weights = sum(math.prod(shape) for _, shape in placement) >> owners.rounds
+    for factor in _FACTORS:
+        pools = factor * owners.bits
+        fits = pools <= MAX_POOLS and pools * owners.bits <= MAX_ENTRIES
+        if fits and pools > owners.pools and weights >= _ROOM * pools:
+            return replace(owners, pools=pools)
+    return owners
 
 
 def _rows(path: Path) -> list[tuple[int, str]]:

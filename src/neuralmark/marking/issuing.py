@@ -20,7 +20,7 @@ from neuralmark.core.subkeys import plain_label
 from neuralmark.errors import InfeasibleError, OutputError, ParameterError, RecordError
 from neuralmark.keys.key import Key
 from neuralmark.marking.beside import anchor_path, claim_path
-from neuralmark.marking.buyers import buyers_of
+from neuralmark.marking.buyers import buyer_parameters, buyers_of
 from neuralmark.marking.copies import mark_copies, other_copies
 from neuralmark.marking.drafting import Draft, MarkingPlan, draft, plan
 from neuralmark.marking.embedding import embed
@@ -272,7 +272,8 @@ def _size(held: Sequence[Path]) -> int:
 
 def _issued(base: OwnersCopy, label: str, folder: Path, options: CopyOptions) -> IssuedCopy:
     """Make one copy; it gets its name when both marks were read back from it."""
-    sub = base.key.sub(label)
+    shape = buyer_parameters(base.key.parameters, base.claim.placement)
+    sub = base.key.sub(label, parameters=shape)
     target = folder / file_name(label, sub, "" if base.root.is_dir() else base.root.suffix)
     planned = base.planned(sub, base.checkpoint, alone=True)
     drafted = draft(planned, strength=options.strength, budget=options.budget)

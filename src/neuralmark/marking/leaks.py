@@ -25,13 +25,14 @@ from neuralmark.keys.key import Key
 from neuralmark.marking.anchored import RestoredFile
 from neuralmark.marking.attempts import by_names
 from neuralmark.marking.beside import anchor_path, claim_path
-from neuralmark.marking.buyers import buyers_of
+from neuralmark.marking.buyers import buyer_parameters, buyers_of
 from neuralmark.marking.claiming import claim_of
 from neuralmark.marking.evidence import evidence_for
 from neuralmark.marking.issuing import REGISTER
 from neuralmark.marking.judging import LEAST_FOUND, held_back
 from neuralmark.marking.options import VerifyOptions, options_of
 from neuralmark.marking.reading import FileSuspect, Progress, digest_of, require_carriers
+from neuralmark.marking.showing import register_of
 from neuralmark.marking.verification import find, margins_of
 from neuralmark.records import Alignment, Claim, CopyRegister, MarkRead, Trace, presenting
 
@@ -92,7 +93,9 @@ def trace(
     checkpoint = open_checkpoint(suspect).with_others()
     before = checkpoint.stamps()
     looked = _Look(FileSuspect(checkpoint, str(suspect)), claim, anchor, options.aligning())
-    parties = [Party("", key), *(Party(label, key.sub(label)) for label in listed.labels)]
+    shape = buyer_parameters(key.parameters, claim.placement)
+    subs = (Party(label, key.sub(label, parameters=shape)) for label in listed.labels)
+    parties = [Party("", key), *subs]
     found = looked.at(parties, progress)
     files = digest_of(checkpoint, {}, full=True).files or {}
     if checkpoint.stamps() != before:
@@ -127,7 +130,7 @@ def _listed(buyers: CopyRegister | Sequence[str] | str | Path) -> _Listed:
     if isinstance(buyers, str | Path):
         path = Path(buyers) / REGISTER if Path(buyers).is_dir() else Path(buyers)
         if path.suffix.lower() == ".json":
-            return _of_register(CopyRegister.load(path), path.parent)
+            return _of_register(register_of(path), path.parent)
     return _Listed(buyers_of(buyers))
 
 
@@ -233,6 +236,8 @@ class _Look:
                 carriers = require_carriers(mark, anchor.placement)
                 read = restored.pooled_beyond if party.label else restored.pooled
                 found.append(int((margins_of(mark, read(carriers)) > 0).sum()))
+                if not party.label:  # all copies have it: to the buyers' marks it is noise
+                    restored.clear(carriers)
             return found, record
         finally:
             restored.close()
