@@ -77,7 +77,7 @@ def mixed(copies: Sequence[Array], how: Mixing, rng: np.random.Generator) -> Arr
         return np.asarray(np.median(together, axis=0).astype(together.dtype))
     low, high = together.min(axis=0), together.max(axis=0)
     if how == EXTREMES:
-        return np.where(rng.random(low.shape) < 0.5, low, high)
+        return np.asarray(np.where(rng.random(low.shape) < 0.5, low, high))
     return np.asarray(low if how == MINIMUM else high)
 
 

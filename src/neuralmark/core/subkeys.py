@@ -47,7 +47,7 @@ def plain_label(label: str) -> str:
     >>> plain_label("  ACME   Ltd. ") == plain_label("acme ltd.")
     True
     """
-    shown = " ".join(label.split()) if isinstance(label, str) else ""
+    shown = label.strip() if isinstance(label, str) else ""
     if not shown:
         raise ParameterError("a label must be a text, and not empty")
     if len(shown) > MAX_LABEL:
