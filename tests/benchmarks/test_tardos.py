@@ -4,7 +4,6 @@ import itertools
 import math
 
 import numpy as np
-
 from benchmarks._tardos import TardosCode
 
 

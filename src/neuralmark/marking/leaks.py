@@ -6,6 +6,7 @@ is derived with the anchor's digest, so for a buyer whose copy played no part ea
 coin, whoever mixed which other copies (docs/method.md, section 7).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from neuralmark.anchors.chunks import is_sealed
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.bound import boundary
+from neuralmark.core.carriers import Carriers
+from neuralmark.core.key import Float, Mark
 from neuralmark.errors import (
     CheckpointError,
     NonFiniteError,
@@ -31,9 +34,9 @@ from neuralmark.marking.evidence import evidence_for
 from neuralmark.marking.issuing import REGISTER
 from neuralmark.marking.judging import LEAST_FOUND, held_back
 from neuralmark.marking.options import VerifyOptions, options_of
-from neuralmark.marking.reading import FileSuspect, Progress, digest_of, require_carriers
+from neuralmark.marking.reading import Attempt, FileSuspect, Progress, digest_of, require_carriers
 from neuralmark.marking.showing import register_of
-from neuralmark.marking.verification import find, margins_of
+from neuralmark.marking.verification import margins_of
 from neuralmark.records import Alignment, Claim, CopyRegister, MarkRead, Trace, presenting
 
 ONE_WAY, TWO_WAYS = 1, 2
@@ -189,58 +192,55 @@ class _Look:
     def at(self, parties: Sequence[Party], progress: Progress | None) -> _LeakFound:
         """Read the marks of all, the owner's first."""
         tell = progress or (lambda *_: None)
-        position, why = self._by_position(parties, tell)
-        aligned: list[int | None] = [None] * len(parties)
-        record = None
-        if self.anchor is not None:
-            aligned, record = self._aligned(self.anchor, parties, tell)
-        reads = tuple(
-            MarkRead(party.label, party.key.fingerprint, here, there)
-            for party, here, there in zip(parties, position, aligned, strict=True)
-        )
-        return _LeakFound(reads, self._reason(reads[1:], why, record), record)
+        placement, digest = self.claim.placement, self.claim.anchor_digest
+        place, why = self._place()
+        restored, record = self._restored(tell)
+        reads = []
+        try:
+            for number, party in enumerate(parties):
+                tell("reading marks", number, len(parties))
+                mark = party.key.at(placement, digest)
+                carriers = require_carriers(mark, placement)
+                here = there = None
+                if place is not None:
+                    here = _matched(mark, self.suspect.read(place, carriers).pooled)
+                if restored is not None:
+                    read = restored.pooled_beyond if party.label else restored.pooled
+                    there = _matched(mark, read(carriers))
+                    if not party.label:  # all copies have it: to the buyers' marks it is noise
+                        restored.clear(carriers)
+                reads.append(MarkRead(party.label, party.key.fingerprint, here, there))
+        finally:
+            if restored is not None:
+                restored.close()
+        return _LeakFound(tuple(reads), self._reason(reads[1:], why, record), record)
 
-    def _by_position(
-        self, parties: Sequence[Party], tell: Progress
-    ) -> tuple[list[int | None], str]:
-        """Bits where the weights lie; or why they could not be read."""
+    def _place(self) -> tuple[Attempt | None, str]:
+        """Where the weights lie, if they can be read there; else why not."""
         placement, digest = self.claim.placement, self.claim.anchor_digest
         attempt = by_names(self.suspect.tensors(), placement, digest)
         if attempt is None:
-            return [None] * len(parties), "too few tensors have the names and shapes of the mark"
-        found: list[int | None] = []
-        for number, party in enumerate(parties):
-            tell("reading marks", number, len(parties))
-            try:
-                found.append(find(self.suspect, party.key, attempt).matched)
-            except (NonFiniteError, UnsuitableTensorError) as error:
-                return [None] * len(parties), str(error)
-        return found, ""
+            return None, "too few tensors have the names and shapes of the mark"
+        everything = Carriers.everything(sum(math.prod(shape) for _, shape in placement), 1)
+        try:
+            self.suspect.read(attempt, everything)
+        except (NonFiniteError, UnsuitableTensorError) as error:
+            return None, str(error)
+        return attempt, ""
 
-    def _aligned(
-        self, anchor: Anchor, parties: Sequence[Party], tell: Progress
-    ) -> tuple[list[int | None], Alignment]:
-        """Bits of the weights put in order, once for all; the buyers' beyond the anchor."""
+    def _restored(self, tell: Progress) -> tuple[RestoredFile | None, Alignment | None]:
+        """The weights put in order, once for all; nothing where too little of them was found."""
+        if self.anchor is None:
+            return None, None
         from neuralmark.anchors.restoring import restore  # slow to import
 
-        restoration = restore(self.suspect.weights(), anchor, self.aligning, tell)
-        restored = RestoredFile(restoration, anchor)
-        try:
-            record = restoration.record()
-            if record.found < LEAST_FOUND:
-                return [None] * len(parties), record
-            found: list[int | None] = []
-            for number, party in enumerate(parties):
-                tell("reading restored marks", number, len(parties))
-                mark = party.key.at(anchor.placement, anchor.digest)
-                carriers = require_carriers(mark, anchor.placement)
-                read = restored.pooled_beyond if party.label else restored.pooled
-                found.append(int((margins_of(mark, read(carriers)) > 0).sum()))
-                if not party.label:  # all copies have it: to the buyers' marks it is noise
-                    restored.clear(carriers)
-            return found, record
-        finally:
+        restoration = restore(self.suspect.weights(), self.anchor, self.aligning, tell)
+        restored = RestoredFile(restoration, self.anchor)
+        record = restoration.record()
+        if record.found < LEAST_FOUND:
             restored.close()
+            return None, record
+        return restored, record
 
     def _reason(self, buyers: Sequence[MarkRead], why: str, record: Alignment | None) -> str:
         bits, trials = self.claim.parameters.bits, self.ways * len(buyers)
@@ -257,3 +257,8 @@ class _Look:
         if record.found < LEAST_FOUND:
             return f"{said}; less than {LEAST_FOUND:.0%} of the marked weights were found"
         return said + held_back(record)
+
+
+def _matched(mark: Mark, pooled: Float) -> int:
+    """Bits that match; a zero logit never does."""
+    return int((margins_of(mark, pooled) > 0).sum())
