@@ -310,7 +310,7 @@ def test_a_second_set_of_the_weights_is_marked_and_never_shared(tmp_path: Path) 
 
 
 def test_marks_that_crowd_each_other_are_written_again(tmp_path: Path) -> None:
-    """With a handful of weights a pool the buyer's mark breaks the owner's, until both hold."""
+    """With a handful of weights in each pool the buyer's mark breaks the owner's, until both hold."""
     key = Key(Parameters(bits=256, pools=512, rounds=1), b"", salt=bytes(32), secret=bytes(32))
     model = saved(tmp_path / "model.safetensors", w=gaussian(64, 64))
     labels = [f"buyer {n}" for n in range(6)]
@@ -351,7 +351,7 @@ def test_marks_that_cannot_hold_together_are_refused(
 
 def test_eight_marks_in_the_same_tensors(tmp_path: Path) -> None:
     """All of them whole, a few percent of change together; one sub-key removes one of them."""
-    source = saved(tmp_path / "0.safetensors", w=gaussian(1024, 2048))
+    source = saved(tmp_path / "0.safetensors", w=gaussian(2048, 2048))
     master = owners_key()
     keys = [master.sub(f"case {number}", "dispute") for number in range(8)]
     model, claims = source, []
@@ -364,7 +364,7 @@ def test_eight_marks_in_the_same_tensors(tmp_path: Path) -> None:
     assert [verdict.matched for verdict in verdicts] == [256] * 8
     before, after = (load_file(path)["w"].astype(np.float64) for path in (source, model))
     change = np.linalg.norm(after - before) / np.linalg.norm(before)
-    assert 0.03 < change < 0.07
+    assert 0.033 < change < 0.04
     erased = tmp_path / "erased.safetensors"
     saved(erased, w=erase(after, keys[3]))
     left = [neuralmark.verify(erased, k, claim=c) for k, c in zip(keys, claims, strict=True)]

@@ -23,7 +23,7 @@ MOST_SHOWN = 12
     required=True,
     type=options.PATH,
     metavar="FILE.csv",
-    help="The buyers: the column 'buyer' of a CSV file, or one name a line.",
+    help="The buyers: the column 'buyer' of a CSV file, or one name on each line.",
 )
 @click.option(
     "-o", "--output", "out", required=True, type=options.PATH, help="Folder for the copies."

@@ -1,7 +1,7 @@
 """Secrets that follow from a secret and a label: one for each buyer or dispute.
 
 HKDF (RFC 5869) with SHA-256, so whoever has one of them learns nothing of the others or of the
-secret that they come from. docs/method.md, section 7.
+secret that they come from. docs/method.md, section 5.
 """
 
 import hashlib

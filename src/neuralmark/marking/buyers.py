@@ -75,7 +75,7 @@ def _rows(path: Path) -> list[tuple[int, str]]:
 def _checked(labels: list[str], places: list[str]) -> tuple[str, ...]:
     """The labels without surrounding blanks; refuses empty lists, two of one name, odd names."""
     if not labels:
-        raise BuyersError("the list of buyers is empty: name one buyer a line")
+        raise BuyersError("the list of buyers is empty: name one buyer on each line")
     if len(labels) > MAX_BUYERS:
         raise BuyersError(f"{len(labels):,} buyers are too many: at most {MAX_BUYERS:,} a list")
     seen: dict[str, str] = {}

@@ -3,7 +3,7 @@
 The suspect is put in order once, through the anchor; then every buyer's mark is read from what it
 differs by from the anchor. What is read follows from suspect and anchor alone, before any sub-key
 is derived with the anchor's digest, so for a buyer whose copy played no part each bit is a fair
-coin, whoever mixed which other copies (docs/method.md, section 7).
+coin, whoever mixed which other copies (docs/method.md, section 5).
 """
 
 import math
@@ -44,7 +44,7 @@ ONE_WAY, TWO_WAYS = 1, 2
 
 
 @dataclass(frozen=True)
-class Party:
+class MarkHolder:
     """Somebody whose mark is looked for: a buyer, or the owner (without a label)."""
 
     label: str
@@ -95,10 +95,10 @@ def trace(
     claim, anchor = _evidence(suspect, key, listed, claim, options)
     checkpoint = open_checkpoint(suspect).with_others()
     before = checkpoint.stamps()
-    looked = _Look(FileSuspect(checkpoint, str(suspect)), claim, anchor, options.aligning())
+    looked = _LeakSearch(FileSuspect(checkpoint, str(suspect)), claim, anchor, options.aligning())
     shape = buyer_parameters(key.parameters, claim.placement)
-    subs = (Party(label, key.sub(label, parameters=shape)) for label in listed.labels)
-    parties = [Party("", key), *subs]
+    subs = (MarkHolder(label, key.sub(label, parameters=shape)) for label in listed.labels)
+    parties = [MarkHolder("", key), *subs]
     found = looked.at(parties, progress)
     files = digest_of(checkpoint, {}, full=True).files or {}
     if checkpoint.stamps() != before:
@@ -176,7 +176,7 @@ class _LeakFound:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _LeakSearch:
     """The ways of looking, fixed before anything is read: one trial for each buyer and way."""
 
     suspect: FileSuspect
@@ -189,7 +189,7 @@ class _Look:
         """In how many ways every key is looked for."""
         return ONE_WAY if self.anchor is None else TWO_WAYS
 
-    def at(self, parties: Sequence[Party], progress: Progress | None) -> _LeakFound:
+    def at(self, parties: Sequence[MarkHolder], progress: Progress | None) -> _LeakFound:
         """Read the marks of all, the owner's first."""
         tell = progress or (lambda *_: None)
         placement, digest = self.claim.placement, self.claim.anchor_digest
