@@ -24,6 +24,14 @@ def test_what_each_weight_becomes() -> None:
     assert np.array_equal(made("maximum"), TOGETHER.max(0))
 
 
+def test_what_most_agree_on() -> None:
+    three = [np.array(row, np.float32) for row in ([1, 1, 3, 5], [2, 1, 3, 6], [1, 2, 3, 7])]
+    for seed in range(5):
+        *agreed, other = mixed(three, "majority", np.random.default_rng(seed)).tolist()
+        assert agreed == [1, 1, 3]
+        assert other in (5, 6, 7)
+
+
 def test_chance_takes_from_all() -> None:
     drawn, ends = made("draw"), made("extremes")
     shares = [(drawn == copy).mean() for copy in COPIES]

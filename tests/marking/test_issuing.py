@@ -1,5 +1,6 @@
 """Copies for buyers: two marks in each, the rest untouched; killed runs go on."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -23,7 +24,7 @@ from neuralmark.errors import (
     ParameterError,
     RecordError,
 )
-from neuralmark.marking import issuing
+from neuralmark.marking import drafting, issuing
 from neuralmark.marking.buyers import buyer_parameters
 from neuralmark.marking.issuing import file_name
 from neuralmark.storage import files, journal
@@ -107,6 +108,33 @@ def bits_in(mark: Mark, flat: Any) -> int:
     return int((logits * mark.signs > 0).sum())
 
 
+def test_no_two_copies_agree(four: Sold, tmp_path: Path) -> None:
+    """Where most copies agreed, buyers would see the weights without their marks."""
+    base = load_file(four.folder / four.register.base)
+    names = [name for name, _ in four.register.placement]
+    one, two = (four.weights(label) for label in LABELS[:2])
+    for name in names:
+        assert (one[name] == base[name]).mean() < 1e-3
+        assert (one[name] == two[name]).mean() < 1e-3
+    bare = CopyOptions(cover=False)
+    model = chain_model(tmp_path / "model.safetensors")
+    register, _ = issue_copies(model, four.key, LABELS[:1], tmp_path / "copies", bare)
+    copy = load_file(tmp_path / "copies" / register.copies[0].path)
+    for name in names:
+        assert 0.45 < (copy[name] == base[name]).mean() < 0.55
+    ratio = four.register.copies[0].change_relative / register.copies[0].change_relative
+    assert 1.35 < ratio < 1.48
+
+
+def test_the_change_that_is_told_is_true(four: Sold) -> None:
+    base, names = load_file(four.folder / four.register.base), four.register.placement
+    for issued in four.register.copies:
+        copy = four.weights(issued.buyer)
+        both = [(copy[n].astype(float) - base[n], base[n]) for n, _ in names]
+        change, whole = (np.sqrt(sum(float((p[i] ** 2).sum()) for p in both)) for i in (0, 1))
+        assert issued.change_relative == pytest.approx(change / whole, rel=1e-4)
+
+
 def test_labels_are_never_file_names(tmp_path: Path) -> None:
     sub = owners_key().sub("x")
     short = sub.fingerprint.removeprefix("nm1-")[:8]
@@ -163,7 +191,7 @@ def tell(what, done, total):
     count += 1
     if count == step and sys.argv[3] == "told":
         os.kill(os.getpid(), signal.SIGKILL)
-from neuralmark.marking import issuing
+from neuralmark.marking import drafting, issuing
 usual = issuing.mark_copies
 def halfway(*given):
     if count == step:
@@ -310,12 +338,12 @@ def test_a_second_set_of_the_weights_is_marked_and_never_shared(tmp_path: Path) 
 
 
 def test_marks_that_crowd_each_other_are_written_again(tmp_path: Path) -> None:
-    """With a handful of weights in each pool the buyer's mark breaks the owner's, until both hold."""
+    """With few weights in each pool the buyer's mark breaks the owner's, until both hold."""
     key = Key(Parameters(bits=256, pools=512, rounds=1), b"", salt=bytes(32), secret=bytes(32))
     model = saved(tmp_path / "model.safetensors", w=gaussian(64, 64))
     labels = [f"buyer {n}" for n in range(6)]
     again: list[Any] = []
-    usual = issuing.draft
+    usual = drafting.draft
 
     def counted(planned: Any, **more: Any) -> Any:
         again.append(planned.key.fingerprint)
@@ -417,7 +445,7 @@ def test_a_disk_that_shares_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         os.write(target, os.pread(given, 100, 0))
         return 0
 
-    monkeypatch.setattr(files.fcntl, "ioctl", share)
+    monkeypatch.setattr(fcntl, "ioctl", share)
     monkeypatch.setattr(files, "copy_file", refused)
     files.clone_file(source, tmp_path / "clone")
     assert (tmp_path / "clone").read_bytes() == b"weights"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,12 @@ from neuralmark.errors import (
     BuyersError,
     CheckpointError,
     ClaimMismatchError,
+    NeuralMarkError,
     ParameterError,
     RecordError,
 )
 from neuralmark.marking import leaks
+from neuralmark.marking.reading import digest_of
 from tests.support.checks import one_line
 from tests.support.market import Sold, Weights, chain_model, sold
 
@@ -182,7 +185,7 @@ def test_what_cannot_be_traced(eight: Sold, tmp_path: Path) -> None:
     lonely = tmp_path / "lonely.safetensors"
     save_file(load_file(suspect), lonely)
     other = replace(eight.key, secret=bytes(32))
-    cases = [
+    cases: list[tuple[Path, Key, Any, type[NeuralMarkError], str]] = [
         (lonely, eight.key, LABELS, ParameterError, "give claim="),
         (suspect, other, eight.folder, ClaimMismatchError, "not of this one"),
         (suspect, eight.key, [], BuyersError, "empty"),
@@ -212,11 +215,10 @@ def test_a_suspect_that_changes_is_noticed(
 ) -> None:
     suspect = tmp_path / "suspect.safetensors"
     save_file(eight.weights(LABELS[0]), suspect)
-    usual = leaks.digest_of
 
-    def touched(*given: object, **more: object) -> object:
+    def touched(*given: Any, **more: Any) -> Any:
         suspect.touch()
-        return usual(*given, **more)  # type: ignore[arg-type]
+        return digest_of(*given, **more)
 
     monkeypatch.setattr(leaks, "digest_of", touched)
     with pytest.raises(CheckpointError, match="changed while it was read"):

@@ -1,6 +1,7 @@
 """The page of a trace: well-formed, true to the trace, safe against hostile names."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,8 @@ def test_hostile_names_stay_text(place: str) -> None:
         reads = tuple(replace(each, label=HOSTILE) for each in found().buyers[:1])
         page = trace_page(replace(found(), buyers=reads))
     else:
-        page = trace_page(replace(found(), **{place: HOSTILE}))
+        wrong: dict[str, Any] = {place: HOSTILE}
+        page = trace_page(replace(found(), **wrong))
     told = read(page)
     assert not {"script", "img"} & {tag for tag, _ in told.tags}
     assert "\u202e" not in page

@@ -63,6 +63,12 @@ MOST_SHOWN = 12
     help="Bits of each weight in the anchor, 2 to 8: with fewer, fewer buyers who mix their copies"
     " are named.",
 )
+@click.option(
+    "--no-cover",
+    is_flag=True,
+    help="Leave the weights beside a buyer's mark as they are: 1.4 times less change, but more than"
+    " five buyers find out what most of their copies agree on.",
+)
 @click.option("--force", is_flag=True, help="Begin anew where other copies are there already.")
 @options.json_option
 def command(
@@ -77,6 +83,7 @@ def command(
     budget: float | None,
     heads: int,
     anchor_bits: int,
+    no_cover: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -98,6 +105,7 @@ def command(
         budget=budget,
         heads=heads,
         anchor_bits=anchor_bits,
+        cover=not no_cover,
     )
     with output.progress_bar(counting=True) as progress:
         register, notes = issue_copies(

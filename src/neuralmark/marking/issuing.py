@@ -4,10 +4,13 @@ The owner's mark is written once, by `embed`, into the owner's own copy. Every b
 one with the marked tensors' bytes replaced; what stays is shared with it where the disk can. All
 marks are bound to one anchor, of the model before any mark. A buyer's mark is written so that the
 change alone shows it (`LeastChange.beyond`): then it is read from the difference from the anchor,
-without the noise of the weights themselves, and stays readable where copies are averaged.
+without the noise of the weights themselves, and stays readable where copies are averaged. The other
+weights of the marked tensors move as well, at random (`MarkingPlan.covered`): where most copies
+agreed, buyers would see what the weights were before.
 """
 
 import hashlib
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -15,7 +18,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from neuralmark.checkpoints import Checkpoint, open_checkpoint, open_file, root_of
+from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.core.subkeys import plain_label
 from neuralmark.errors import InfeasibleError, OutputError, ParameterError, RecordError
 from neuralmark.keys.key import Key
@@ -275,7 +281,7 @@ def _issued(base: OwnersCopy, label: str, folder: Path, options: CopyOptions) ->
     shape = buyer_parameters(base.key.parameters, base.claim.placement)
     sub = base.key.sub(label, parameters=shape)
     target = folder / file_name(label, sub, "" if base.root.is_dir() else base.root.suffix)
-    planned = base.planned(sub, base.checkpoint, alone=True)
+    planned = replace(base.planned(sub, base.checkpoint, alone=True), covered=options.cover)
     drafted = draft(planned, strength=options.strength, budget=options.budget)
     with files.replacing(target, overwrite=True) as temporary:
         files.clone_tree(base.root, temporary, base.changing)
@@ -288,6 +294,7 @@ def _issued(base: OwnersCopy, label: str, folder: Path, options: CopyOptions) ->
         reread(drafted, there, str(target), None)
         _keep_owner(base, drafted, there)
         mark_copies(drafted, open_file(there), temporary)
+        change = _change(base, open_file(there))
         digests = {
             target.name if base.root.is_file() else file.name: base.digests.get(file)
             or _file_digest(copied)
@@ -301,8 +308,20 @@ def _issued(base: OwnersCopy, label: str, folder: Path, options: CopyOptions) ->
         digests,
         size,
         drafted.strength,
-        drafted.change_norm / drafted.reading.norm,
+        change,
     )
+
+
+def _change(base: OwnersCopy, written: Checkpoint) -> float:
+    """How far a copy is from the owner's, as a share of the marked weights' norm."""
+    square = whole = 0.0
+    for tensor in select(catalogue(written), [name for name, _ in base.claim.placement]):
+        name, dtype = tensor.info.name, tensor.info.dtype
+        for one, two in zip(base.checkpoint.read(name), written.read(name), strict=True):
+            before = decode(one, dtype).astype(np.float64)
+            square += float(np.square(decode(two, dtype) - before).sum())
+            whole += float(np.square(before).sum())
+    return math.sqrt(square / whole)
 
 
 def _keep_owner(base: OwnersCopy, drafted: Draft, there: Path) -> None:
