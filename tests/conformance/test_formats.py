@@ -1,65 +1,22 @@
 """The same battery for every checkpoint format that is discovered."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-import torch
-from safetensors.numpy import save_file
 
 import neuralmark
 from neuralmark import Key, Parameters
 from neuralmark.checkpoints import Checkpoint, format_names, open_checkpoint
 from neuralmark.checkpoints.readers.dtypes import decode
-from neuralmark.errors import NeuralMarkError
+from neuralmark.errors import NeuralMarkError, UsageError
+from tests.support.far import MirrorPlace
+from tests.support.makers import Arrays, maker, safetensors
 
-Arrays = dict[str, npt.NDArray[np.float32]]
 PARAMETERS = Parameters(bits=256, pools=288, rounds=2)
-
-
-def folder(arrays: Arrays, where: Path) -> Path:
-    path = where / "model"
-    path.mkdir()
-    table = {}
-    for i, (name, array) in enumerate(arrays.items()):
-        table[name] = f"model-{i}.safetensors"
-        save_file({name: array}, path / table[name])
-    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
-    return path
-
-
-def torch_file(legacy: bool) -> Callable[[Arrays, Path], Path]:
-    def make(arrays: Arrays, where: Path) -> Path:
-        path = where / "model.pt"
-        state = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        torch.save({"state_dict": state}, path, _use_new_zipfile_serialization=not legacy)
-        return path
-
-    return make
-
-
-def npz(arrays: Arrays, where: Path) -> Path:
-    np.savez(where / "model.npz", allow_pickle=False, **arrays)
-    return where / "model.npz"
-
-
-def safetensors(arrays: Arrays, where: Path) -> Path:
-    save_file(arrays, where / "model.safetensors")
-    return where / "model.safetensors"
-
-
-MAKERS: dict[str, Callable[[Arrays, Path], Path]] = {
-    "folder": folder,
-    "npz": npz,
-    "safetensors": safetensors,
-    "torch_legacy": torch_file(legacy=True),
-    "torch_zip": torch_file(legacy=False),
-}
-
 FORMATS = pytest.mark.parametrize("form", format_names())
+WRITABLE = pytest.mark.parametrize("form", [f for f in format_names() if maker(f).WRITES])
+READ_ONLY = pytest.mark.parametrize("form", [f for f in format_names() if not maker(f).WRITES])
 
 
 def arrays() -> Arrays:
@@ -85,15 +42,15 @@ def same(one: Arrays, two: Arrays, *, but: str = "") -> bool:
 
 @FORMATS
 def test_reading_gives_what_was_saved(form: str, tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(MAKERS[form](arrays(), tmp_path))
+    checkpoint = open_checkpoint(maker(form).make(arrays(), tmp_path))
     assert form in checkpoint.format or form == "folder"
     assert same(content(checkpoint), arrays())
 
 
-@FORMATS
+@WRITABLE
 @pytest.mark.parametrize("in_place", [False, True])
 def test_marking_changes_one_tensor_only(form: str, in_place: bool, tmp_path: Path) -> None:
-    path = MAKERS[form](arrays(), tmp_path)
+    path = maker(form).make(arrays(), tmp_path)
     key = Key.new(PARAMETERS)
     target = path if in_place else tmp_path / f"out{path.suffix}"
     neuralmark.embed(
@@ -112,24 +69,51 @@ def test_marking_changes_one_tensor_only(form: str, in_place: bool, tmp_path: Pa
         assert same(content(open_checkpoint(path)), arrays())
 
 
+@READ_ONLY
+def test_what_cannot_be_marked_says_what_to_do(form: str, tmp_path: Path) -> None:
+    path = maker(form).make(arrays(), tmp_path)
+    before = content(open_checkpoint(path))
+    with pytest.raises(UsageError, match=r"can be read, but not marked: .*\b(mark|convert|save)"):
+        neuralmark.embed(path, Key.new(PARAMETERS), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert same(content(open_checkpoint(path)), before)
+
+
+@FORMATS
+def test_runs_are_parts_of_the_whole(form: str, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(maker(form).make(arrays(), tmp_path))
+    for name, array in content(checkpoint).items():
+        if checkpoint.in_order(name):
+            flat, dtype = array.reshape(-1), checkpoint.info(name).dtype
+            for start, stop in ((0, 1), (len(flat) // 3, len(flat) // 2 + 1), (0, len(flat))):
+                run = decode(checkpoint.read_run(name, start, stop), dtype)
+                assert np.array_equal(run, flat[start:stop])
+
+
+@FORMATS
+def test_far_files_read_like_near_ones(form: str, tmp_path: Path) -> None:
+    path = maker(form).make(arrays(), tmp_path)
+    assert same(content(open_checkpoint(MirrorPlace(path))), content(open_checkpoint(path)))
+
+
 @FORMATS
 def test_marks_agree_across_formats(form: str, tmp_path: Path) -> None:
     """One key, one placement: the mark in one format is read from every other."""
     key = Key.new(PARAMETERS)
-    source = safetensors(arrays(), tmp_path)
+    source = safetensors.make(arrays(), tmp_path)
     for anchor in (True, False):
         out, folder = tmp_path / f"marked{anchor}.safetensors", tmp_path / f"copy{anchor}"
         result = neuralmark.embed(source, key, out, neuralmark.EmbedOptions(anchor=anchor))
         folder.mkdir()
-        twin = MAKERS[form](content(open_checkpoint(out)), folder)
+        twin = maker(form).make(content(open_checkpoint(out)), folder)
         assert neuralmark.verify(twin, key, claim=result.claim).matched == 256
         assert neuralmark.verify(twin, key).verified is not anchor
 
 
 @FORMATS
 def test_truncated_files_are_named_errors(form: str, tmp_path: Path) -> None:
-    path = MAKERS[form](arrays(), tmp_path)
-    victim = path if path.is_file() else path / "model-1.safetensors"
+    path = maker(form).make(arrays(), tmp_path)
+    victim = maker(form).victim(path)
     whole = victim.read_bytes()
     for length in np.linspace(0, len(whole) - 1, 40).astype(int):
         victim.write_bytes(whole[:length])

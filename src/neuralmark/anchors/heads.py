@@ -1,12 +1,12 @@
 """How many attention heads a model has: names and shapes do not tell."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from neuralmark.anchors.header import MAX_HEADS
 from neuralmark.errors import ParameterError
-from neuralmark.storage import files
+from neuralmark.storage import places
+from neuralmark.storage.places import Place
 
 _MAX_CONFIG = 1 << 20
 _COUNTS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
@@ -19,11 +19,11 @@ def check_heads(heads: int) -> int:
     return heads
 
 
-def heads_of(model: Path) -> int:
+def heads_of(model: Place) -> int:
     """The attention heads that a folder's config.json (or one beside the file) tells of; else 0."""
     folder = model if model.is_dir() else model.parent
     try:
-        data = files.read_small(folder / "config.json", _MAX_CONFIG)
+        data = places.read_small(folder / "config.json", _MAX_CONFIG)
         config = json.loads(data) if len(data) <= _MAX_CONFIG else {}
     except (OSError, ValueError, RecursionError):
         return 0

@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from neuralmark.checkpoints.contract import Checkpoint, TensorInfo
 from neuralmark.checkpoints.readers.hints import hint
 from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError
 from neuralmark.registry import files_of, foreign
 from neuralmark.storage.journal import refuse_interrupted
+from neuralmark.storage.places import FarPlace, Place
 
 __all__ = [
     "Checkpoint",
@@ -24,10 +25,12 @@ __all__ = [
     "is_shard",
     "open_checkpoint",
     "open_file",
+    "place_of",
     "root_of",
 ]
 
 HEAD_BYTES = 512
+AnyPlace = TypeVar("AnyPlace", Path, FarPlace, Place)
 _SHARD = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.\w+$")
 
 
@@ -36,19 +39,24 @@ def format_names() -> list[str]:
     return files_of(__path__)
 
 
-def root_of(path: Path) -> Path:
+def root_of(path: AnyPlace) -> AnyPlace:
     """The folder for an index file, else the path itself: what is copied, locked and recovered."""
     return path.parent if path.is_file() and path.name.endswith(".index.json") else path
 
 
-def is_shard(path: Path) -> bool:
+def is_shard(path: Place) -> bool:
     """Whether a file is one of several that make up a model."""
     return path.is_file() and _SHARD.search(path.name) is not None
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
+def open_checkpoint(path: str | Place) -> Checkpoint:
     """Open a model file or folder; refuses one whose in-place marking was cut short."""
-    path = Path(path)
+    place = place_of(path)
+    if isinstance(place, FarPlace):
+        if not place.exists():
+            raise CheckpointError(f"{place}: there is no such file or folder")
+        return open_file(place)
+    path = place
     try:
         if not path.exists():
             raise CheckpointError(f"{path}: there is no such file or folder")
@@ -58,7 +66,12 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     return open_file(path)
 
 
-def open_file(path: Path) -> Checkpoint:
+def place_of(model: str | Place) -> Place:
+    """Where a model is that was named by its path (or is a place already)."""
+    return Path(model) if isinstance(model, str) else model
+
+
+def open_file(path: Place) -> Checkpoint:
     """Open by magic bytes, without looking for journals."""
     try:
         head = b""

@@ -5,11 +5,13 @@ A format module (one file beside this one; its name is the format's name) has tw
     matches(path, head) -> bool          does this file look like mine? (magic bytes, not suffix)
     open(path) -> Checkpoint             parse the headers; named errors, bounded memory
 
+`path` is a `Place`: a path, or something far of which only what is asked for is fetched.
+
 Almost every format keeps a tensor as one run of bytes in a file. Such a format only fills in a
-table of `StoredTensor`s and inherits reading, writing and in-place change from here.
+table of `StoredTensor`s and inherits reading, writing and in-place change from here. A tensor
+whose values must be computed (quantised, merged) has a `Decoder`: it can be read, not written.
 """
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,14 +19,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from neuralmark.checkpoints.readers import strided
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, Raw
 from neuralmark.checkpoints.readers.strided import Strides
 from neuralmark.errors import MalformedError, UnsuitableTensorError
 from neuralmark.storage import files
+from neuralmark.storage.places import FarPlace, Place, local, read_at
 
 CHUNK_BYTES = 2 << 20
 """Tensors are read and written in pieces of this many bytes."""
@@ -45,6 +50,10 @@ class TensorInfo:
     shape: tuple[int, ...]
     obstacle: str | None = None
     """Why the mark cannot be read from or written to it as it is stored, or None."""
+    stored: str | None = None
+    """As what it is stored, where that is not its dtype: the name of a quantisation."""
+    fixed: str | None = None
+    """Why it can be read but not marked, and what to do instead; None where it can be."""
 
     @property
     def size(self) -> int:
@@ -56,8 +65,23 @@ class TensorInfo:
 
     @property
     def nbytes(self) -> int:
-        """Number of stored bytes."""
+        """Number of bytes of its elements."""
         return self.size * ITEMSIZE.get(self.dtype, 0)
+
+
+class Decoder(Protocol):
+    """Computes the values of a tensor from what is stored: dequantised, merged, put in order."""
+
+    @property
+    def unit(self) -> int:
+        """How many elements are decoded together: runs are cheapest from multiple to multiple."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes hold the tensor, from its offset on; 0 where they do not lie together."""
+
+    def values(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """The elements start … stop-1, in the order of their indices."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +89,45 @@ class StoredTensor:
     """A tensor and the run of bytes that holds it."""
 
     info: TensorInfo
-    file: Path
+    file: Place
     offset: int
     strides: Strides | None = None
     """Where the elements do not lie in the order of their indices: how far apart they lie."""
+    folded: tuple[int, ...] | None = None
+    """The shape that the strides are of, where that is not the tensor's own (heads apart)."""
+    decoder: Decoder | None = None
+    """What computes the values; the dtype is then F32, and the bytes are not the values'."""
+
+    @property
+    def layout(self) -> tuple[tuple[int, ...], Strides] | None:
+        """Shape and strides of elements that do not lie in order; None of those that do."""
+        if self.strides is None:
+            return None
+        return self.info.shape if self.folded is None else self.folded, self.strides
 
     @property
     def nbytes(self) -> int:
         """Length of the run of bytes that holds it."""
-        if self.strides is None:
+        if self.decoder is not None:
+            return self.decoder.nbytes
+        if self.layout is None:
             return self.info.nbytes
-        return strided.extent(self.info.shape, self.strides) * ITEMSIZE[self.info.dtype]
+        return strided.extent(*self.layout) * ITEMSIZE[self.info.dtype]
+
+    def run(self, start: int, stop: int) -> Raw:
+        """The stored bytes of the elements start … stop-1, of a tensor that lies in order."""
+        if self.decoder is not None:
+            return np.ascontiguousarray(self.decoder.values(start, stop), "<f4").view(np.uint8)
+        itemsize = ITEMSIZE[self.info.dtype]
+        run = np.empty((stop - start) * itemsize, np.uint8)
+        with self.file.open("rb", buffering=0) as file:
+            if read_at(file, run.data, self.offset + start * itemsize) < len(run):
+                raise self.cut_off()
+        return run
+
+    def cut_off(self) -> MalformedError:
+        """The error for a file that ends too early."""
+        return MalformedError(f"{self.file}: ends inside {self.info.name[:80]!r}")
 
 
 @dataclass(frozen=True)
@@ -124,7 +176,7 @@ def in_background(work: Callable[[threading.Event], object]) -> Iterator[Callabl
 class Checkpoint:
     """An opened checkpoint whose tensors are runs of bytes in one or more files."""
 
-    def __init__(self, path: Path, form: str, tensors: Mapping[str, StoredTensor]) -> None:
+    def __init__(self, path: Place, form: str, tensors: Mapping[str, StoredTensor]) -> None:
         """`path` is what the user named: a file or a folder."""
         self.path = path
         self.format = form
@@ -155,17 +207,16 @@ class Checkpoint:
         """Dtype and shape of a tensor."""
         return self._tensors[name].info
 
-    def files(self) -> list[Path]:
+    def files(self) -> list[Place]:
         """The files that hold tensors, each once."""
         return list(dict.fromkeys(t.file for t in self._tensors.values())) or [self.path]
 
-    def stamps(self) -> list[tuple[int, ...]]:
+    def stamps(self) -> list[tuple[Any, ...]]:
         """What changes with each file, to see whether one did, or was swapped, while it was read.
 
         Its owner can set the time of the last change of the content, but not that of the inode.
         """
-        stats = map(os.stat, self.files())
-        return [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats]
+        return [_stamp(file) for file in self.files()]
 
     def span(self, name: str) -> StoredTensor:
         """Where the bytes of a tensor are; for a compressed one, where its packed bytes begin."""
@@ -173,7 +224,7 @@ class Checkpoint:
 
     def tied(self) -> set[str]:
         """Tensors whose bytes are those of a tensor before them (tied weights)."""
-        seen: set[tuple[Path, int]] = set()
+        seen: set[tuple[Place, int]] = set()
         tied = set()
         for name, stored in self._tensors.items():
             place = (stored.file, stored.offset)
@@ -184,7 +235,9 @@ class Checkpoint:
 
     def overlap(self, names: Iterable[str]) -> tuple[str, str] | None:
         """Two of these tensors that share bytes (tied weights), or None."""
-        spans = sorted((self._tensors[name] for name in names), key=lambda s: (s.file, s.offset))
+        spans = sorted(
+            (self._tensors[name] for name in names), key=lambda s: (str(s.file), s.offset)
+        )
         for one, two in pairwise(spans):
             if one.file == two.file and one.offset + one.nbytes > two.offset:
                 return one.info.name, two.info.name
@@ -198,51 +251,30 @@ class Checkpoint:
         stored = self._tensors[name]
         if stored.info.obstacle is not None:
             raise UnsuitableTensorError(f"{name[:80]!r} cannot be read: {stored.info.obstacle}")
-        if stored.strides is not None:
-            itemsize, shape = ITEMSIZE[stored.info.dtype], stored.info.shape
-            return strided.read(stored.file, stored.offset, itemsize, shape, stored.strides)
-        return self._pieces(stored)
+        if stored.decoder is not None:
+            return _decoded(stored)
+        if stored.layout is not None:
+            itemsize = ITEMSIZE[stored.info.dtype]
+            return strided.read(stored.file, stored.offset, itemsize, *stored.layout)
+        return _pieces(stored)
 
     def in_order(self, name: str) -> bool:
-        """Whether the elements lie in the file in the order of their indices, not packed."""
+        """Whether any run of elements can be read without the others."""
         return self._tensors[name].strides is None
 
     def read_run(self, name: str, start: int, stop: int) -> Raw:
         """The stored bytes of the elements start … stop-1, of a tensor that lies in order."""
-        stored = self._tensors[name]
-        itemsize = ITEMSIZE[stored.info.dtype]
-        run = np.empty((stop - start) * itemsize, np.uint8)
-        with open(stored.file, "rb", buffering=0) as file:
-            done = 0
-            while done < len(run):
-                at = stored.offset + start * itemsize + done
-                got = os.preadv(file.fileno(), [run[done : done + CHUNK_BYTES].data], at)
-                if not got:
-                    raise MalformedError(f"{stored.file}: ends inside {name[:80]!r}")
-                done += got
-        return run
-
-    @staticmethod
-    def _pieces(stored: StoredTensor) -> Iterator[Raw]:
-        buffer = np.empty(min(CHUNK_BYTES, stored.info.nbytes), np.uint8)
-        with open(stored.file, "rb", buffering=0) as file:
-            at, left = stored.offset, stored.info.nbytes
-            while left:
-                piece = buffer[: min(left, CHUNK_BYTES)]
-                got = os.preadv(file.fileno(), [piece.data], at)
-                if got != len(piece):
-                    raise MalformedError(f"{stored.file}: ends inside {stored.info.name[:80]!r}")
-                yield piece
-                at, left = at + got, left - got
+        return self._tensors[name].run(start, stop)
 
     @contextmanager
     def copying(self, out: Path) -> "Iterator[Copying]":
         """Copy to `out` (which must not exist) in the background, until told what to replace."""
-        with in_background(partial(files.copy_tree, self.path, out)) as wait:
+        source = local(self.path)
+        with in_background(partial(files.copy_tree, source, out)) as wait:
 
             def finish(edits: Edits) -> None:
                 wait()
-                self.apply(edits, lambda file: out if self.path.is_file() else out / file.name)
+                self.apply(edits, lambda file: out if source.is_file() else out / file.name)
 
             yield Copying(finish)
 
@@ -256,12 +288,11 @@ class Checkpoint:
         touched: dict[Path, None] = {}
         for name, pieces in edits.items():
             stored = self._tensors[name]
-            destination = target(stored.file)
+            destination = target(local(stored.file))
             touched[destination] = None
-            if stored.strides is not None:
-                layout = stored.info.shape, stored.strides
+            if stored.layout is not None:
                 itemsize = ITEMSIZE[stored.info.dtype]
-                strided.write(destination, stored.offset, itemsize, layout, pieces())
+                strided.write(destination, stored.offset, itemsize, stored.layout, pieces())
                 continue
             with open(destination, "r+b", buffering=0) as file:
                 at = stored.offset
@@ -281,4 +312,32 @@ class Checkpoint:
     def in_place_ranges(self, names: list[str]) -> list[tuple[Path, int, int]]:
         """Every (file, offset, length) that changing these tensors in place will touch."""
         spans = [self._tensors[name] for name in names]
-        return [(s.file, s.offset, s.nbytes) for s in spans]
+        return [(local(s.file), s.offset, s.nbytes) for s in spans]
+
+
+def _stamp(file: Place) -> tuple[Any, ...]:
+    if isinstance(file, FarPlace):
+        return file.stamp()
+    s = file.stat()
+    return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
+
+
+def _pieces(stored: StoredTensor) -> Iterator[Raw]:
+    buffer = np.empty(min(CHUNK_BYTES, stored.info.nbytes), np.uint8)
+    with stored.file.open("rb", buffering=0) as file:
+        at, left = stored.offset, stored.info.nbytes
+        while left:
+            piece = buffer[: min(left, CHUNK_BYTES)]
+            if read_at(file, piece.data, at) != len(piece):
+                raise stored.cut_off()
+            yield piece
+            at, left = at + len(piece), left - len(piece)
+
+
+def _decoded(stored: StoredTensor) -> Iterator[Raw]:
+    """Runs of whole units, of about a chunk each."""
+    assert stored.decoder is not None
+    size, unit = stored.info.size, stored.decoder.unit
+    step = max(1, CHUNK_BYTES // 4 // unit) * unit
+    for start in range(0, size, step):
+        yield stored.run(start, min(start + step, size))

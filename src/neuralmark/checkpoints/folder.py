@@ -11,6 +11,7 @@ from neuralmark.errors import (
     UnknownFormatError,
     UnsafeError,
 )
+from neuralmark.storage.places import Place
 
 MAX_INDEX = 16 << 20
 MAX_SHARDS = 10_000
@@ -19,12 +20,12 @@ WHOLE = ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", 
 INDEXED = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
-def matches(path: Path, head: bytes) -> bool:
+def matches(path: Place, head: bytes) -> bool:
     """A folder, or a file named like an index."""
     return path.is_dir() or path.name.endswith(INDEX_SUFFIX)
 
 
-def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
+def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Open all shards of the folder (an index file stands for its folder)."""
     if path.is_file():
         return _sharded(path.parent, path)
@@ -34,7 +35,7 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
     return _Folder(path, [_open_shard(path / name)])
 
 
-def _only(path: Path) -> str:
+def _only(path: Place) -> str:
     """The one file that stands for the model of this folder; refuses to choose between two.
 
     All loaders take safetensors before files of torch. Of two of one kind, loaders differ in what
@@ -66,7 +67,7 @@ class _Folder(Checkpoint):
     """The shards' tensors in one table; each shard keeps its own way to repair checksums."""
 
     def __init__(
-        self, path: Path, shards: list[Checkpoint], wanted: dict[str, str] | None = None
+        self, path: Place, shards: list[Checkpoint], wanted: dict[str, str] | None = None
     ) -> None:
         tensors: dict[str, StoredTensor] = {}
         self._shard_of: dict[str, Checkpoint] = {}
@@ -106,7 +107,7 @@ class _Folder(Checkpoint):
         return groups
 
 
-def _sharded(folder: Path, index: Path) -> Checkpoint:
+def _sharded(folder: Place, index: Place) -> Checkpoint:
     wanted = _weight_map(index)
     suffix = index.name.removesuffix(INDEX_SUFFIX).rpartition(".")[2]
     files = list(dict.fromkeys(wanted.values()))
@@ -120,7 +121,7 @@ def _sharded(folder: Path, index: Path) -> Checkpoint:
     return _Folder(folder, shards, wanted)
 
 
-def _weight_map(index: Path) -> dict[str, str]:
+def _weight_map(index: Place) -> dict[str, str]:
     if index.stat().st_size > MAX_INDEX:
         raise MalformedError(f"{index}: is larger than an index may be ({MAX_INDEX:,} bytes)")
     try:
@@ -135,7 +136,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     return table
 
 
-def _shard_path(folder: Path, index: Path, name: str, suffix: str) -> Path:
+def _shard_path(folder: Place, index: Place, name: str, suffix: str) -> Place:
     """Only a bare file name with the right ending; links are allowed, hub caches use them."""
     bare = Path(name).name == name and "\\" not in name and name.isprintable()
     if not bare or not name.endswith("." + suffix) or name.endswith(INDEX_SUFFIX):
@@ -146,7 +147,7 @@ def _shard_path(folder: Path, index: Path, name: str, suffix: str) -> Path:
     return path
 
 
-def _open_shard(path: Path) -> Checkpoint:
+def _open_shard(path: Place) -> Checkpoint:
     from neuralmark.checkpoints import open_file
 
     return open_file(path)

@@ -28,6 +28,7 @@ from neuralmark.checkpoints.contract import (
 from neuralmark.checkpoints.readers import zipped
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, Raw
 from neuralmark.errors import CheckpointError, MalformedError, UnsafeError, UsageError
+from neuralmark.storage.places import Place, local
 
 SUFFIX = ".npy"
 MAGIC = b"\x93NUMPY"
@@ -48,7 +49,7 @@ _FIELD = re.compile(
 )
 
 
-def matches(path: Path, head: bytes) -> bool:
+def matches(path: Place, head: bytes) -> bool:
     """Look at the names in an archive, or at the first one where the directory is broken."""
     if not head.startswith(zipped.HEAD):
         return False
@@ -59,7 +60,7 @@ def matches(path: Path, head: bytes) -> bool:
     return bool(names) and all(name.endswith(SUFFIX) for name in names)
 
 
-def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
+def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Read the directory and the header of every member."""
     records = zipped.directory(path)
     if len(records) > MAX_TENSORS:
@@ -72,7 +73,7 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
 class _Member:
     """One .npy file in the archive: what its header says, and where it is."""
 
-    def __init__(self, path: Path, file: BinaryIO, record: zipped.ZipRecord) -> None:
+    def __init__(self, path: Place, file: BinaryIO, record: zipped.ZipRecord) -> None:
         if record.method not in (zipped.STORED, zipped.DEFLATED):
             raise UnsafeError(f"{path}: {record.name[:80]!r} is compressed in an unusual way")
         if record.size > MAX_RATIO * record.packed + MAX_HEADER:
@@ -174,7 +175,7 @@ def _why_not(descr: str) -> str:
 class _Npz(zipped.ZipCheckpoint):
     """Arrays in a zip; those in compressed members are unpacked while they are read."""
 
-    def __init__(self, path: Path, members: list[_Member]) -> None:
+    def __init__(self, path: Place, members: list[_Member]) -> None:
         self._members = {member.name: member for member in members}
         tensors = {
             name: StoredTensor(
@@ -219,7 +220,7 @@ class _Npz(zipped.ZipCheckpoint):
                         pieces = edits[name]()
                     for piece in pieces:
                         target.write(piece)
-        shutil.copymode(self.path, out)
+        shutil.copymode(local(self.path), out)
 
     def in_place_ranges(self, names: list[str]) -> list[tuple[Path, int, int]]:
         """As in the base; refused for compressed members."""

@@ -5,25 +5,25 @@ marking need the offsets, and its numpy side knows neither bfloat16 nor float8. 
 the two against each other.
 """
 
-from pathlib import Path
 from typing import Any
 
 from neuralmark.checkpoints.contract import MAX_TENSORS, Checkpoint, StoredTensor, TensorInfo
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.core.encoding import strict_json
 from neuralmark.errors import MalformedError
+from neuralmark.storage.places import Place
 
 MAX_HEADER = 16 << 20
 MAX_DIMENSIONS = 64
 MAX_DTYPE = 32
 
 
-def matches(path: Path, head: bytes) -> bool:
+def matches(path: Place, head: bytes) -> bool:
     """An 8-byte length that is no larger than a header may be, then a brace."""
     return len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 40
 
 
-def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
+def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Parse the header and check that it tells the truth about the file."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -42,7 +42,7 @@ def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
     return Checkpoint(path, "safetensors", tensors)
 
 
-def _table(path: Path, raw: bytes) -> dict[str, Any]:
+def _table(path: Place, raw: bytes) -> dict[str, Any]:
     """The header as a table by name."""
     try:
         header = strict_json(raw)
@@ -54,7 +54,7 @@ def _table(path: Path, raw: bytes) -> dict[str, Any]:
     return header
 
 
-def _entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
+def _entry(path: Place, name: str, entry: Any, start: int) -> StoredTensor:
     """One header entry, checked: types, size against shape."""
 
     def bad(why: str) -> MalformedError:
@@ -80,7 +80,7 @@ def _entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
     return StoredTensor(info, path, start + offsets[0])
 
 
-def _check_layout(path: Path, header: dict[str, Any], size: int) -> None:
+def _check_layout(path: Place, header: dict[str, Any], size: int) -> None:
     """The tensors must cover the rest of the file: no gap, no overlap, nothing left over."""
     at = 0
     for low, high in sorted(entry["data_offsets"] for entry in header.values()):

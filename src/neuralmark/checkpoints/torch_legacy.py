@@ -7,7 +7,6 @@ the pickles is ever executed. Quantised and sparse tensors are listed with an ob
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from neuralmark.checkpoints.contract import Checkpoint
@@ -20,22 +19,23 @@ from neuralmark.checkpoints.readers.torch_tables import (
     stored_tensors,
 )
 from neuralmark.errors import CheckpointError, MalformedError
+from neuralmark.storage.places import Place
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
 
 
-def matches(path: Path, head: bytes) -> bool:
+def matches(path: Place, head: bytes) -> bool:
     """Look for the pickled magic number at the beginning."""
     return head[:1] == b"\x80" and MAGIC.to_bytes(10, "little") + b"." in head[:32]
 
 
-def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
+def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Read the pickles inertly and walk over the storages' lengths."""
     return _open(path, None)
 
 
-def _open(path: Path, table: str | None) -> "_Legacy":
+def _open(path: Place, table: str | None) -> "_Legacy":
     """Open the model's table, or another one."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -63,7 +63,7 @@ class _Legacy(Checkpoint):
         return [(name, _open(self.path, name)) for name in self.tables()]
 
 
-def _check_machine(path: Path, info: Any) -> None:
+def _check_machine(path: Place, info: Any) -> None:
     if not isinstance(info, dict) or not isinstance(info.get("little_endian"), bool):
         raise MalformedError(f"{path}: does not say how its numbers are stored")
     if not info["little_endian"]:
@@ -75,7 +75,7 @@ def _check_machine(path: Path, info: Any) -> None:
 class _Storages:
     """Where each storage lies: known from the object's references and the lengths in the file."""
 
-    def __init__(self, path: Path, references: list[Persistent]) -> None:
+    def __init__(self, path: Place, references: list[Persistent]) -> None:
         self._path = path
         self._places: dict[str, tuple[int, int]] = {}
         self._described: dict[str, Storage] = {}

@@ -8,7 +8,6 @@ records do not overlap, so together they cannot claim more bytes than the file h
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import BinaryIO
 
 from neuralmark.checkpoints.contract import Checkpoint
@@ -17,11 +16,12 @@ from neuralmark.checkpoints.readers.inert import MAX_BYTES, Reader
 from neuralmark.checkpoints.readers.pickled import load
 from neuralmark.checkpoints.readers.torch_tables import Storage, other_tables, stored_tensors
 from neuralmark.errors import CheckpointError, MalformedError, UnsafeError
+from neuralmark.storage.places import Place
 
 PICKLE = "data.pkl"
 
 
-def matches(path: Path, head: bytes) -> bool:
+def matches(path: Place, head: bytes) -> bool:
     """Look for exactly one pickle in an archive, or for its name where the directory is broken."""
     if not head.startswith(zipped.HEAD):
         return False
@@ -36,12 +36,12 @@ def _pickles(names: Iterable[str]) -> list[str]:
     return [name for name in names if name == PICKLE or name.endswith("/" + PICKLE)]
 
 
-def open(path: Path) -> Checkpoint:  # noqa: A001 - the contract's verb
+def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Read the directory and the pickle (inertly), and find every tensor's bytes."""
     return _open(path, None)
 
 
-def _open(path: Path, table: str | None) -> "_TorchZip":
+def _open(path: Place, table: str | None) -> "_TorchZip":
     """Open the model's table, or another one."""
     records = _folded(path, zipped.directory(path))
     names = _pickles(records)
@@ -71,7 +71,7 @@ class _TorchZip(zipped.ZipCheckpoint):
         return [(name, _open(self.path, name)) for name in self.tables()]
 
 
-def _folded(path: Path, records: dict[str, zipped.ZipRecord]) -> dict[str, zipped.ZipRecord]:
+def _folded(path: Place, records: dict[str, zipped.ZipRecord]) -> dict[str, zipped.ZipRecord]:
     """The records as torch looks them up: without regard to case; refuses two that are then equal.
 
     torch looks only under the folder of the first record, so all must be in one.
@@ -94,7 +94,7 @@ class _Archive:
     """The records under the archive's prefix, each local header read once."""
 
     def __init__(
-        self, path: Path, file: BinaryIO, records: dict[str, zipped.ZipRecord], prefix: str
+        self, path: Place, file: BinaryIO, records: dict[str, zipped.ZipRecord], prefix: str
     ) -> None:
         self._path = path
         self._file = file

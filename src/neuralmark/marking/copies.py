@@ -20,6 +20,7 @@ from neuralmark.errors import CheckpointError, NeuralMarkError, OutputError
 from neuralmark.marking.drafting import Draft, draft, plan
 from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.storage import files
+from neuralmark.storage.places import Place
 
 _READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
 _SMALL = 1 << 20
@@ -91,7 +92,7 @@ def other_copies(source: Checkpoint, root: Path, marked: Sequence[Tensor]) -> li
     return found
 
 
-def _span(checkpoint: Checkpoint, tensor: Tensor) -> tuple[Path, int]:
+def _span(checkpoint: Checkpoint, tensor: Tensor) -> tuple[Place, int]:
     """Where a tensor's bytes are: two sets may hold the very same ones (an index, tied tables)."""
     stored = checkpoint.span(tensor.info.name)
     return stored.file.resolve(), stored.offset
@@ -107,11 +108,11 @@ def mark_copies(drafted: Draft, written: Checkpoint, root: Path) -> tuple[str, .
 
 
 def _mark(drafted: Draft, written: Checkpoint, copy: OtherCopy) -> None:
-    unusable = next((tensor for tensor in copy.tensors if tensor.obstacle), None)
+    unusable = next((each for each in copy.tensors if each.obstacle or each.info.fixed), None)
     if unusable is not None:
         raise OutputError(
             f"{copy.name} holds {unusable.name!r} in a form that cannot be marked"
-            f" ({unusable.obstacle}): take that file out of the folder"
+            f" ({unusable.obstacle or unusable.info.fixed}): take that file out of the folder"
         )
     originals = {tensor.name: tensor.info for tensor in drafted.tensors}
     streams = {
@@ -188,7 +189,7 @@ class _Buffer:
         return taken
 
 
-def _others(root: Path, own: set[Path]) -> Iterator[tuple[str, Checkpoint]]:
+def _others(root: Path, own: set[Place]) -> Iterator[tuple[str, Checkpoint]]:
     """Every set of weights in a folder besides the one whose files are `own`."""
     seen = set(own)
     every = list(_files(root))

@@ -260,6 +260,11 @@ def plan(
         raise TooFewCarriersError(
             f"{checkpoint.path}: no tensor is suitable for a mark; 'neuralmark inspect' says why"
         )
+    fixed = next((tensor for tensor in chosen if tensor.info.fixed), None)
+    if fixed is not None:
+        raise UnsuitableTensorError(
+            f"{fixed.name!r} can be read, but not marked: {fixed.info.fixed}"
+        )
     tied = checkpoint.overlap(tensor.info.name for tensor in chosen)
     if tied is not None:
         raise UnsuitableTensorError(

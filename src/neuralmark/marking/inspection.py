@@ -243,7 +243,8 @@ def _row(
     tensor: Tensor, chosen: bool, parameters: Parameters, key: Key | None, unit: float | None
 ) -> InspectedTensor:
     info = tensor.info
-    row = InspectedTensor(tensor.name, info.dtype, info.shape, info.size, tensor.obstacle, chosen)
+    dtype = info.stored or info.dtype
+    row = InspectedTensor(tensor.name, dtype, info.shape, info.size, tensor.obstacle, chosen)
     if tensor.obstacle is not None:
         return row
     carriers, per_pool, percent = _room((tensor,), parameters, key, unit)

@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from io import BufferedReader
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from neuralmark.marking.levelling import Rows, stored, turned
 from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.records import Digest, Gap
 from neuralmark.records.parts import TensorMapping
+from neuralmark.storage.places import Place
 
 if TYPE_CHECKING:
     from neuralmark.anchors.locating.suspect import SuspectWeights
@@ -214,7 +215,7 @@ class FileSuspect:
 def digest_of(checkpoint: Checkpoint, tensors: dict[str, str], *, full: bool = False) -> Digest:
     """The digest that claims and verdicts carry."""
     headers = sorted(
-        [info.name, info.dtype, list(info.shape)]
+        [info.name, info.stored or info.dtype, list(info.shape)]
         for info in (checkpoint.info(name) for name in checkpoint.names())
     )
     whole = {file.name: _file_digest(file) for file in checkpoint.files()} if full else None
@@ -277,6 +278,6 @@ def _squared_norm(values: npt.NDArray[np.floating]) -> float:
         return total if math.isfinite(total) else float(np.square(values, dtype=np.float64).sum())
 
 
-def _file_digest(path: Path) -> str:
+def _file_digest(path: Place) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()

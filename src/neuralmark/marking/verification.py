@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from neuralmark import schemes
 from neuralmark.anchors.anchor import Anchor
-from neuralmark.checkpoints import is_shard, open_checkpoint
+from neuralmark.checkpoints import is_shard, open_checkpoint, place_of
 from neuralmark.core import bound, readout
 from neuralmark.core.key import Float, Mark
 from neuralmark.errors import (
@@ -37,6 +37,7 @@ from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Suspect, require_carriers
 from neuralmark.records import NOT_VERIFIED, UNREADABLE, BitsRead, Claim, Verdict
 from neuralmark.records.alignment import ALIGNED, POSITION
+from neuralmark.storage.places import Place
 
 if TYPE_CHECKING:
     from neuralmark.anchors.restoring import Restoration
@@ -60,7 +61,7 @@ HAS_NONE = "renamed tensors are found only with an anchor, and this mark has non
 
 
 def verify(
-    model: str | Path,
+    model: str | Place,
     key: Key,
     *,
     claim: Claim | str | Path | None = None,
@@ -78,6 +79,7 @@ def verify(
     """
     require_key(key)
     options = options or VerifyOptions(full_digest=False)
+    model = place_of(model)
     checkpoint = open_checkpoint(model).with_others()
     if options.full_digest is None:
         small = sum(file.stat().st_size for file in checkpoint.files()) <= WHOLE_UP_TO
@@ -101,7 +103,7 @@ def verify(
         verdict = _said(verdict)
     if checkpoint.stamps() != before:
         raise CheckpointError(f"{model}: changed while it was read; verify it again")
-    if verdict.status == NOT_VERIFIED and is_shard(Path(model)):
+    if verdict.status == NOT_VERIFIED and is_shard(model):
         why = f"{model} is one shard of several, and the others were not read: give the folder"
         return replace(verdict, status=UNREADABLE, reason=f"{why}; {verdict.reason}")
     return verdict

@@ -1,6 +1,6 @@
 """Files that are mistaken for a checkpoint: what they are, and what to run instead."""
 
-from pathlib import Path
+from neuralmark.storage.places import Place
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _ANCHOR = b"NMANCHR1"
@@ -17,7 +17,7 @@ FOREIGN = (*_SUFFIXES, ".gguf", ".ggml", ".ot", ".mlmodel", ".pb", ".engine")
 """Endings of model files that can neither be read nor marked."""
 
 
-def hint(path: Path, head: bytes) -> str | None:
+def hint(path: Place, head: bytes) -> str | None:
     """What this is and how to make a checkpoint of it, or None."""
     if head.startswith(_LFS):
         return "is a git-LFS pointer, not the model: run 'git lfs pull' in its folder"

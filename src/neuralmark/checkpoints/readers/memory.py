@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from neuralmark.checkpoints.contract import Checkpoint, StoredTensor, TensorInfo
 from neuralmark.checkpoints.readers.dtypes import Raw
+from neuralmark.storage.places import Place
 
 
 class MemoryCheckpoint(Checkpoint):
@@ -26,7 +27,7 @@ class MemoryCheckpoint(Checkpoint):
             },
         )
 
-    def files(self) -> list[Path]:
+    def files(self) -> list[Place]:
         """There are none."""
         return []
 

@@ -3,9 +3,9 @@
 torch stores how far apart they lie. Such a tensor is read whole, and written back as it lay.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from neuralmark.checkpoints.readers.dtypes import Raw
 from neuralmark.errors import MalformedError
 from neuralmark.storage import files
+from neuralmark.storage.places import Place, read_at
 
 Strides = tuple[int, ...]
 """Elements from one index to the next, by dimension."""
@@ -51,11 +52,11 @@ def is_distinct(shape: tuple[int, ...], strides: Strides) -> bool:
 
 
 def read(
-    path: Path, offset: int, itemsize: int, shape: tuple[int, ...], strides: Strides
+    path: Place, offset: int, itemsize: int, shape: tuple[int, ...], strides: Strides
 ) -> Iterator[Raw]:
     """The bytes of the elements in the order of their indices, in one piece."""
-    with open(path, "rb", buffering=0) as file:
-        block = _block(file.fileno(), offset, extent(shape, strides) * itemsize)
+    with path.open("rb", buffering=0) as file:
+        block = _block(file, offset, extent(shape, strides) * itemsize)
     yield np.ascontiguousarray(_view(block, itemsize, shape, strides)).reshape(-1)
 
 
@@ -68,8 +69,8 @@ def write(
 ) -> None:
     """Put new bytes, in the order of the indices, where the elements lie."""
     shape, strides = layout
-    with open(path, "r+b", buffering=0) as file:
-        block = _block(file.fileno(), offset, extent(shape, strides) * itemsize)
+    with path.open("r+b", buffering=0) as file:
+        block = _block(file, offset, extent(shape, strides) * itemsize)
         new = np.frombuffer(b"".join(bytes(piece) for piece in pieces), np.uint8)
         _view(block, itemsize, shape, strides)[...] = new.reshape(*shape, itemsize)
         files.write_at(file.fileno(), block.tobytes(), offset)
@@ -81,12 +82,8 @@ def _view(block: Raw, itemsize: int, shape: tuple[int, ...], strides: Strides) -
     return view
 
 
-def _block(handle: int, offset: int, length: int) -> Raw:
+def _block(file: BinaryIO, offset: int, length: int) -> Raw:
     block = np.empty(length, np.uint8)
-    done = 0
-    while done < length:
-        got = os.preadv(handle, [block[done:].data], offset + done)
-        if not got:
-            raise MalformedError("a file ends inside a tensor")
-        done += got
+    if read_at(file, block.data, offset) < length:
+        raise MalformedError("a file ends inside a tensor")
     return block

@@ -7,7 +7,6 @@ Quantised, sparse and other tensors that are not a plain run of numbers are list
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from neuralmark.checkpoints.contract import MAX_TENSORS, StoredTensor, TensorInfo
@@ -15,6 +14,7 @@ from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.checkpoints.readers.inert import Call, Global, Persistent
 from neuralmark.checkpoints.readers.strided import extent, is_contiguous, is_distinct
 from neuralmark.errors import MalformedError, UnsafeError
+from neuralmark.storage.places import Place
 
 USUAL_KEYS = (
     *("state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params"),
@@ -76,7 +76,7 @@ Locate = Callable[[Storage], tuple[int, int]]
 
 
 def stored_tensors(
-    path: Path, value: Any, locate: Locate, table: str | None = None
+    path: Place, value: Any, locate: Locate, table: str | None = None
 ) -> dict[str, StoredTensor]:
     """Give every tensor of the model in a loaded pickle, or of another table, by dotted name."""
     finder = _Finder(path)
@@ -84,12 +84,12 @@ def stored_tensors(
     return {name: _Rebuild(path, name, call).stored(locate) for name, call in calls.items()}
 
 
-def other_tables(path: Path, value: Any) -> list[str]:
+def other_tables(path: Place, value: Any) -> list[str]:
     """Name the tables of tensors beside the model's: averages, copies."""
     return list(_Finder(path).others(value))
 
 
-def storage_of(path: Path, reference: Any) -> Storage | None:
+def storage_of(path: Place, reference: Any) -> Storage | None:
     """Read a persistent reference; None when it is to something other than a storage."""
     value = reference.value if isinstance(reference, Persistent) else None
     if not isinstance(value, tuple) or len(value) < 5 or value[0] != "storage":
@@ -108,7 +108,7 @@ def storage_of(path: Path, reference: Any) -> Storage | None:
 class _Finder:
     """Looks for tensors in nested dictionaries and modules, within a budget of steps and names."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self._path = path
         self._steps = 0
         self._characters = 0
@@ -251,7 +251,7 @@ def _title(value: Any) -> str:
 class _Rebuild:
     """The call that rebuilds one tensor, with its arguments checked."""
 
-    def __init__(self, path: Path, name: str, call: Call) -> None:
+    def __init__(self, path: Place, name: str, call: Call) -> None:
         self._path = path
         self._name = name
         self._function: str = call.function.name

@@ -6,7 +6,6 @@ archive in which two readers could see different things (duplicate or overlappin
 directories that disagree) is refused.
 """
 
-import os
 import struct
 import zlib
 from bisect import bisect_right
@@ -17,6 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 from neuralmark.checkpoints.contract import CHUNK_BYTES, Checkpoint, Patch, StoredTensor
 from neuralmark.errors import MalformedError, UnsafeError
+from neuralmark.storage.places import Place, bytes_at, local
 
 HEAD = b"PK\x03\x04"
 STORED, DEFLATED = 0, 8
@@ -67,7 +67,7 @@ def first_name(head: bytes) -> str:
     return head[_LOCAL.size : _LOCAL.size + length].decode("utf-8", "replace")
 
 
-def directory(path: Path) -> dict[str, ZipRecord]:
+def directory(path: Place) -> dict[str, ZipRecord]:
     """Read the directory of an archive, checked for duplicates and overlaps."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -89,7 +89,7 @@ def directory(path: Path) -> dict[str, ZipRecord]:
     return _limited(path, records, start)
 
 
-def _find(path: Path, file: BinaryIO, size: int) -> tuple[int, int, int]:
+def _find(path: Place, file: BinaryIO, size: int) -> tuple[int, int, int]:
     """Find the directory: offset, length, number of records."""
     tail_start = max(0, size - (1 << 16) - 22 - 76)
     file.seek(tail_start)
@@ -117,7 +117,7 @@ def _find(path: Path, file: BinaryIO, size: int) -> tuple[int, int, int]:
     return found
 
 
-def _entry(path: Path, data: bytes, at: int, start: int) -> tuple[ZipRecord, int]:
+def _entry(path: Place, data: bytes, at: int, start: int) -> tuple[ZipRecord, int]:
     """Parse one entry of the directory; gives the offset of the next one too."""
     if at + _CENTRAL.size > len(data):
         raise MalformedError(f"{path}: its directory is cut off")
@@ -140,7 +140,7 @@ def _entry(path: Path, data: bytes, at: int, start: int) -> tuple[ZipRecord, int
     return record, extra_end + lengths[2]
 
 
-def _widened(path: Path, extra: bytes, values: tuple[int, int, int]) -> tuple[int, ...]:
+def _widened(path: Place, extra: bytes, values: tuple[int, int, int]) -> tuple[int, ...]:
     """Replace the values that do not fit 32 bits by those of the zip64 field."""
     wide: list[int] = []
     at = 0
@@ -160,7 +160,7 @@ def _widened(path: Path, extra: bytes, values: tuple[int, int, int]) -> tuple[in
     return tuple(result)
 
 
-def _limited(path: Path, records: dict[str, ZipRecord], start: int) -> dict[str, ZipRecord]:
+def _limited(path: Place, records: dict[str, ZipRecord], start: int) -> dict[str, ZipRecord]:
     """Note where each record must end; records that overlap are refused."""
     limits: dict[str, int] = {}
     limit = start
@@ -174,9 +174,9 @@ def _limited(path: Path, records: dict[str, ZipRecord], start: int) -> dict[str,
     return {name: record._replace(limit=limits[name]) for name, record in records.items()}
 
 
-def place(path: Path, file: BinaryIO, record: ZipRecord) -> ZipPlace:
+def place(path: Place, file: BinaryIO, record: ZipRecord) -> ZipPlace:
     """Read the local header of a record: it must agree with the directory."""
-    raw = os.pread(file.fileno(), _LOCAL.size + len(record.raw_name), record.header)
+    raw = bytes_at(file, _LOCAL.size + len(record.raw_name), record.header)
     bad = MalformedError(f"{path}: the header of {record.name[:80]!r} contradicts the directory")
     if len(raw) < _LOCAL.size + len(record.raw_name):
         raise bad
@@ -189,7 +189,7 @@ def place(path: Path, file: BinaryIO, record: ZipRecord) -> ZipPlace:
     return ZipPlace(record, offset, bool(flags & _HAS_DESCRIPTOR), crc)
 
 
-def _crc_fields(path: Path, where: ZipPlace) -> list[int]:
+def _crc_fields(path: Place, where: ZipPlace) -> list[int]:
     """Offsets of all the fields that hold the CRC-32 of a record."""
     record, end = where.record, where.offset + where.record.packed
     fields = [record.entry + 16]
@@ -197,7 +197,7 @@ def _crc_fields(path: Path, where: ZipPlace) -> list[int]:
         fields.append(record.header + 14)
     if where.described:
         with path.open("rb") as file:
-            tail = os.pread(file.fileno(), 8, end)
+            tail = bytes_at(file, 8, end)
         if tail[:4] == _DESCRIPTOR and end + 16 <= record.limit:
             fields.append(end + 4)
         elif tail[:4] == record.crc.to_bytes(4, "little") and end + 12 <= record.limit:
@@ -207,11 +207,11 @@ def _crc_fields(path: Path, where: ZipPlace) -> list[int]:
     return fields
 
 
-def _crc_of(path: Path, offset: int, length: int) -> int:
+def _crc_of(path: Place, offset: int, length: int) -> int:
     crc = 0
     with path.open("rb", buffering=0) as file:
         while length:
-            piece = os.pread(file.fileno(), min(length, CHUNK_BYTES), offset)
+            piece = bytes_at(file, min(length, CHUNK_BYTES), offset)
             if not piece:
                 raise MalformedError(f"{path}: ends inside a record")
             crc = zlib.crc32(piece, crc)
@@ -219,7 +219,7 @@ def _crc_of(path: Path, offset: int, length: int) -> int:
     return crc
 
 
-def content(path: Path, where: ZipPlace, step: int = CHUNK_BYTES) -> Iterator[bytes]:
+def content(path: Place, where: ZipPlace, step: int = CHUNK_BYTES) -> Iterator[bytes]:
     """Unpack a record in pieces of at most `step` bytes; its size and checksum must come true."""
     left, at, crc, packed = where.record.size, where.offset, 0, where.record.packed
     unpacker = zlib.decompressobj(-15) if where.record.method == DEFLATED else None
@@ -228,7 +228,7 @@ def content(path: Path, where: ZipPlace, step: int = CHUNK_BYTES) -> Iterator[by
     with path.open("rb", buffering=0) as file:
         while left:
             if not waiting:
-                waiting = os.pread(file.fileno(), min(packed, step), at)
+                waiting = bytes_at(file, min(packed, step), at)
                 if packed and not waiting:
                     raise bad
                 at, packed = at + len(waiting), packed - len(waiting)
@@ -249,7 +249,7 @@ class ZipCheckpoint(Checkpoint):
     """Tensors inside stored records of an archive; their checksums are renewed after a change."""
 
     def __init__(
-        self, path: Path, form: str, tensors: Mapping[str, StoredTensor], places: list[ZipPlace]
+        self, path: Place, form: str, tensors: Mapping[str, StoredTensor], places: list[ZipPlace]
     ) -> None:
         """`places` are the records that the tensors without obstacle are parts of."""
         super().__init__(path, form, tensors)
@@ -259,7 +259,7 @@ class ZipCheckpoint(Checkpoint):
         """Renew the checksum of every record that holds one of these tensors."""
         patches = []
         for where in self._changed(names):
-            file = target(self.path)
+            file = target(local(self.path))
             crc = _crc_of(file, where.offset, where.record.packed).to_bytes(4, "little")
             patches += [Patch(file, at, crc) for at in _crc_fields(self.path, where)]
         return patches
@@ -267,7 +267,7 @@ class ZipCheckpoint(Checkpoint):
     def in_place_ranges(self, names: list[str]) -> list[tuple[Path, int, int]]:
         """Every range that a change touches, with the checksums."""
         fields = [at for where in self._changed(names) for at in _crc_fields(self.path, where)]
-        return super().in_place_ranges(names) + [(self.path, at, 4) for at in fields]
+        return super().in_place_ranges(names) + [(local(self.path), at, 4) for at in fields]
 
     def _changed(self, names: list[str]) -> list[ZipPlace]:
         starts = [where.offset for where in self._places]
