@@ -27,6 +27,7 @@ from neuralmark.errors import (
 from neuralmark.marking import leaks
 from neuralmark.marking.reading import digest_of
 from tests.support.checks import one_line
+from tests.support.far import MirrorPlace
 from tests.support.market import Sold, Weights, chain_model, sold
 
 LABELS = [f"buyer {number}" for number in range(1, 9)]
@@ -223,6 +224,16 @@ def test_a_suspect_that_changes_is_noticed(
     monkeypatch.setattr(leaks, "digest_of", touched)
     with pytest.raises(CheckpointError, match="changed while it was read"):
         neuralmark.trace(suspect, eight.key, eight.folder)
+
+
+def test_a_suspect_far_away(eight: Sold) -> None:
+    """Only what is needed is fetched: no digest of whole files unless it is asked for."""
+    far = MirrorPlace(eight.path(LABELS[3]))
+    found = neuralmark.trace(far, eight.key, eight.folder)
+    assert (found.named, found.sha256, found.identical) == ((LABELS[3],), None, None)
+    whole = VerifyOptions(full_digest=True)
+    asked = neuralmark.trace(far, eight.key, eight.folder, options=whole)
+    assert asked.identical == LABELS[3]
 
 
 def test_progress_is_told(eight: Sold) -> None:

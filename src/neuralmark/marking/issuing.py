@@ -37,6 +37,7 @@ from neuralmark.marking.verification import find
 from neuralmark.marking.writing import reread, same_part
 from neuralmark.records import Claim, ClaimedAnchor, CopyRegister, IssuedCopy
 from neuralmark.storage import files, journal
+from neuralmark.storage.places import local
 
 REGISTER = "copies.json"
 BASE = "owner"
@@ -252,10 +253,11 @@ def _opened(model: Path, key: Key, folder: Path, register: CopyRegister) -> Owne
         )
     checkpoint = open_checkpoint(part)
     marked = select(catalogue(checkpoint), [name for name, _ in claim.placement])
-    changing = {checkpoint.span(tensor.info.name).file for tensor in marked}
+    changing = {local(checkpoint.span(tensor.info.name).file) for tensor in marked}
     for other in other_copies(checkpoint, root_of(path), marked):
-        changing |= {other.checkpoint.span(tensor.info.name).file for tensor in other.tensors}
-    still = [file for file in checkpoint.files() if file not in changing]
+        spans = (other.checkpoint.span(tensor.info.name) for tensor in other.tensors)
+        changing |= {local(span.file) for span in spans}
+    still = [file for file in map(local, checkpoint.files()) if file not in changing]
     digests = {file: _file_digest(file) for file in still}
     return OwnersCopy(key, checkpoint, part, claim, register.anchor, frozenset(changing), digests)
 
@@ -287,9 +289,9 @@ def _issued(base: OwnersCopy, label: str, folder: Path, options: CopyOptions) ->
         files.clone_tree(base.root, temporary, base.changing)
         places = {
             file: temporary if base.root.is_file() else temporary / file.name
-            for file in base.checkpoint.files()
+            for file in map(local, base.checkpoint.files())
         }
-        base.checkpoint.apply(drafted.edits(), places.__getitem__)
+        base.checkpoint.apply(drafted.edits(), lambda file: places[local(file)])
         there = same_part(base.part, temporary)
         reread(drafted, there, str(target), None)
         _keep_owner(base, drafted, there)

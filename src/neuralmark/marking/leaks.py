@@ -14,7 +14,7 @@ from pathlib import Path
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.chunks import is_sealed
 from neuralmark.anchors.effort import AlignOptions
-from neuralmark.checkpoints import open_checkpoint
+from neuralmark.checkpoints import open_checkpoint, place_of
 from neuralmark.core.bound import boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Float, Mark
@@ -38,6 +38,7 @@ from neuralmark.marking.reading import Attempt, FileSuspect, Progress, digest_of
 from neuralmark.marking.showing import register_of
 from neuralmark.marking.verification import margins_of
 from neuralmark.records import Alignment, Claim, CopyRegister, MarkRead, Trace, presenting
+from neuralmark.storage.places import Place
 
 ONE_WAY, TWO_WAYS = 1, 2
 """Where the weights lie; and, with the anchor, put in order and read against it."""
@@ -52,7 +53,7 @@ class MarkHolder:
 
 
 def trace(
-    suspect: str | Path,
+    suspect: str | Place,
     key: Key,
     buyers: CopyRegister | Sequence[str] | str | Path,
     *,
@@ -63,12 +64,13 @@ def trace(
     """Say which buyer's copy a suspect was made from, or which buyers' copies were mixed in it.
 
     Args:
-        suspect: Path of the suspect.
+        suspect: The suspect, as a path or another place that can be read.
         key: The owner's key.
         buyers: All buyers: their names, the path of a CSV file with a column `buyer`, the register
             of the copies, or its path (`copies.json`, or the folder), which knows the claim, too.
         claim: The claim of the owner's copy, where no path of a register leads to it.
-        options: The anchor, how much is done to align; see `VerifyOptions`.
+        options: The anchor, how much is done to align, whether whole files are digested (by
+            default those of this machine are); see `VerifyOptions`.
         progress: Called with what is being done, how much is done, and how much there is in all.
 
     Returns:
@@ -91,7 +93,7 @@ def trace(
         ((), False)
     """
     options = options_of(VerifyOptions, options)
-    listed = _listed(buyers)
+    listed, suspect = _listed(buyers), place_of(suspect)
     claim, anchor = _evidence(suspect, key, listed, claim, options)
     checkpoint = open_checkpoint(suspect).with_others()
     before = checkpoint.stamps()
@@ -100,7 +102,9 @@ def trace(
     subs = (MarkHolder(label, key.sub(label, parameters=shape)) for label in listed.labels)
     parties = [MarkHolder("", key), *subs]
     found = looked.at(parties, progress)
-    files = digest_of(checkpoint, {}, full=True).files or {}
+    near = isinstance(suspect, Path)
+    whole = near if options.full_digest is None else options.full_digest
+    files = digest_of(checkpoint, {}, full=whole).files
     if checkpoint.stamps() != before:
         raise CheckpointError(f"{suspect}: changed while it was read; trace it again")
     return Trace(
@@ -110,7 +114,7 @@ def trace(
         buyers=found.reads[1:],
         ways=looked.ways,
         reason=found.reason,
-        identical=None if listed.register is None else listed.register.owner_of(files),
+        identical=None if listed.register is None else listed.register.owner_of(files or {}),
         sha256=files,
         anchor=claim.anchor_digest.hex(),
         alignment=found.alignment,
@@ -142,7 +146,7 @@ def _of_register(register: CopyRegister, folder: Path | None) -> _Listed:
 
 
 def _evidence(
-    suspect: str | Path,
+    suspect: Place,
     key: Key,
     listed: _Listed,
     claim: Claim | str | Path | None,
