@@ -1,7 +1,7 @@
 """Buyers who mix their copies: how many are named, and that nobody else is.
 
     python -m benchmarks.collusion --data DIR [--work DIR] [--picture FILE.png] [--json]
-    python -m benchmarks.collusion --only codes            (needs no data)
+    python -m benchmarks.collusion --only codes            (or coarse; need no data)
 
 A published CIFAR-10 ResNet-56 (DIR/weights) is sold to 50 buyers (`issue_copies`, the defaults).
 Then 2 to 50 of them, drawn at random, mix their copies: the mean of each weight, one of them drawn
@@ -12,6 +12,8 @@ copies it sees. The accuracy of copies and mixtures is measured where DIR holds 
 `codes` compares, on Gaussian weights of the same number and at the same change, our marks with
 Tardos codes over one mark that all copies share: the same mixtures, read against the anchor, named
 at the same bound, 2^-128 for all buyers together (and, for codes, at 2^-20 as well).
+
+`coarse` mixes copies in bfloat16, where weights move by whole steps or not at all.
 
 Must be reached: all of up to 10 colluders are named however they mix, nobody else ever is, the
 owner's mark is verified in every mixture, and codes name fewer.
@@ -40,6 +42,7 @@ from neuralmark.core.bound import SECURITY_BITS, boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Mark
 from neuralmark.marking.buyers import buyer_parameters
+from neuralmark.marking.hiding import LEAST_STRENGTH
 
 Table = dict[str, npt.NDArray[np.float32]]
 Array = npt.NDArray[np.float32]
@@ -56,6 +59,7 @@ REBUILT: tuple[tuple[Mixing, int], ...] = (
     ("median", 5),
     ("minimum", 10),
 )
+PARTS = ("codes", "coarse", "network")
 OURS = "a mark each"
 LENGTHS = (1024, 2048)
 WEAK_BITS = 20
@@ -318,6 +322,39 @@ def codes(report: Report) -> None:
     report.target("named by the better code, of ours", share, "below 1", passed=share < 1)
 
 
+def coarse(report: Report, work: Path) -> None:
+    """Copies in bfloat16, where small shifts are steps that only some weights take."""
+    import torch
+    from safetensors.torch import load_file
+    from safetensors.torch import save_file as save_torch
+
+    rng, rows, missed = np.random.default_rng(0), [], 0
+    torch.manual_seed(0)
+    save_torch({"a.weight": (0.05 * torch.randn(2048, 2048)).bfloat16()}, work / "m.safetensors")
+    labels = [f"buyer {number}" for number in range(1, SURE + 1)]
+    for strength in (1.0, 0.25):
+        folder, key = work / f"coarse-{strength}", secret(5)
+        chosen = neuralmark.CopyOptions(strength=strength)
+        register, _ = neuralmark.issue_copies(work / "m.safetensors", key, labels, folder, chosen)
+        paths = [folder / "owner.safetensors", *(folder / each.path for each in register.copies)]
+        base, *copies = (load_file(path)["a.weight"].float().numpy() for path in paths)
+        still = float(np.mean([(copy == base).mean() for copy in copies]))
+        for how in ("average", "majority", "median"):
+            cells = []
+            for size in (2, 3, 5, SURE):
+                mixture = {"a.weight": torch.from_numpy(mixed(copies[:size], how, rng))}
+                save_torch(mixture, work / "mixture.safetensors")
+                found = neuralmark.trace(work / "mixture.safetensors", key, folder)
+                missed += (size - len(found.named)) * (strength >= LEAST_STRENGTH)
+                cells.append(f"{len(found.named)}/{size}")
+            change = 100 * register.copies[0].change_relative
+            rows.append([f"strength {strength}", f"{change:.1f} %", f"{still:.0%}", how, *cells])
+    head = ["bfloat16", "change", "unmoved", "mixture", "of 2", "of 3", "of 5", "of 10"]
+    report.table(head, rows, "4.2 million Gaussian weights in bfloat16, 10 buyers")
+    name = "colluders missed in bfloat16, at the least strength that is usual"
+    report.target(name, missed, "none", passed=missed == 0)
+
+
 def drawn(lines: dict[str, list[Caught]], file: Path) -> None:
     """The picture: share of the colluders named, by their number."""
     from neuralmark.lab.contract import Figure, Line
@@ -338,18 +375,21 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--data", type=Path, help="folder with weights/ (and CIFAR-10)")
     made.add_argument("--work", type=Path, help="where copies are kept while it runs")
     made.add_argument("--picture", type=Path, help="PNG to write")
-    made.add_argument("--only", choices=["network", "codes"], help="one of the two parts")
+    made.add_argument("--only", choices=PARTS, help="one of its parts")
     options = made.parse_args(arguments)
-    if options.only != "codes" and options.data is None:
-        made.error("--data is needed, or --only codes")
+    parts = PARTS if options.only is None else (options.only,)
+    if "network" in parts and options.data is None:
+        made.error("--data is needed, or --only codes or coarse")
     report = Report("collusion: buyers who mix their copies", options.json)
-    if options.only != "network":
-        codes(report)
-    if options.only != "codes":
-        with scratch(options.work) as work:
+    with scratch(options.work) as work:
+        if "codes" in parts:
+            codes(report)
+        if "coarse" in parts:
+            coarse(report, work)
+        if "network" in parts:
             lines = network(report, options, work)
-        if options.picture:
-            drawn(lines, options.picture)
+            if options.picture:
+                drawn(lines, options.picture)
     return report.finish()
 
 

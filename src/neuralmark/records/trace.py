@@ -86,7 +86,7 @@ class Trace(Record):
     Examples:
         >>> buyers = ["Acme Ltd.", "Bolt GmbH"]
         >>> register, _ = neuralmark.issue_copies("model.safetensors", key, buyers, "copies")
-        >>> found = neuralmark.trace(Path("copies") / register.copies[0].path, key, "copies")
+        >>> found = neuralmark.trace(f"copies/{register.copies[0].path}", key, "copies")
         >>> found.named, found.trials, found.identical
         (('Acme Ltd.',), 4, 'Acme Ltd.')
     """
