@@ -21,15 +21,19 @@ if TYPE_CHECKING:
     from neuralmark.marking.claiming import rebuild_claim
     from neuralmark.marking.embedding import Embedding, embed, recover
     from neuralmark.marking.inspection import Inspection, inspect
+    from neuralmark.marking.issuing import issue_copies
+    from neuralmark.marking.leaks import trace
     from neuralmark.marking.matrices import import_key
     from neuralmark.marking.options import (
         AttachOptions,
+        CopyOptions,
         EmbedOptions,
         InspectOptions,
         VerifyOptions,
     )
     from neuralmark.marking.rechecking import Recheck
-    from neuralmark.records import Claim, Lineage, Verdict
+    from neuralmark.marking.showing import buyer_key
+    from neuralmark.records import Claim, CopyRegister, Lineage, Trace, Verdict
     from neuralmark.remote import RemoteOptions, at_url
     from neuralmark.sandbox.limits import SandboxLimits
     from neuralmark.scanning.contract import ScanOptions
@@ -47,6 +51,8 @@ __all__ = [
     "Claim",
     "Claimant",
     "Compensation",
+    "CopyOptions",
+    "CopyRegister",
     "EmbedOptions",
     "Embedding",
     "InspectOptions",
@@ -63,6 +69,7 @@ __all__ = [
     "SandboxLimits",
     "ScanOptions",
     "ScanResult",
+    "Trace",
     "Triggers",
     "Verdict",
     "VerifyOptions",
@@ -71,12 +78,14 @@ __all__ = [
     "at_url",
     "attach",
     "attacks",
+    "buyer_key",
     "compensate",
     "embed",
     "errors",
     "import_key",
     "imprint",
     "inspect",
+    "issue_copies",
     "lineage",
     "rebuild_claim",
     "recheck",
@@ -84,6 +93,7 @@ __all__ = [
     "rule",
     "scan",
     "schemes",
+    "trace",
     "verify",
 ]
 
@@ -92,6 +102,8 @@ _HOME = {
     "Claim": "records",
     "Claimant": "disputes",
     "Compensation": "training.compensation",
+    "CopyOptions": "marking.options",
+    "CopyRegister": "records",
     "EmbedOptions": "marking.options",
     "Embedding": "marking.embedding",
     "InspectOptions": "marking.options",
@@ -108,23 +120,27 @@ _HOME = {
     "SandboxLimits": "sandbox.limits",
     "ScanOptions": "scanning.contract",
     "ScanResult": "scanning.rounds",
+    "Trace": "records",
     "Triggers": "triggers.triggers",
     "Verdict": "records",
     "VerifyOptions": "marking.options",
     "arbitrate": "disputes",
     "at_url": "remote",
     "attach": "training.attach",
+    "buyer_key": "marking.showing",
     "compensate": "training.compensation",
     "embed": "marking.embedding",
     "import_key": "marking.matrices",
     "imprint": "training.imprinting",
     "inspect": "marking.inspection",
+    "issue_copies": "marking.issuing",
     "lineage": "api",
     "rebuild_claim": "marking.claiming",
     "recheck": "api",
     "recover": "marking.embedding",
     "rule": "disputes",
     "scan": "scanning.rounds",
+    "trace": "marking.leaks",
     "verify": "api",
 }
 

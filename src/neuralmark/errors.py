@@ -34,6 +34,7 @@ NeuralMarkError
     │   └── WrongPassphraseError   wrong passphrase (or an edited encrypted file)
     ├── AnchorError                not an anchor, damaged, edited, or beyond the caps
     ├── TriggerError               no triggers, damaged, edited, or beyond the caps
+    ├── BuyersError                no list of buyers, or two of one name in it
     ├── RecordError                a claim, verdict, card or ruling that is not one
     ├── ResultsError               a folder of lab results that cannot be used
     ├── DataSetError               a data set that cannot be used
@@ -202,6 +203,10 @@ class AnchorError(InputError):
 
 class TriggerError(InputError):
     """Not a set of triggers, or one that was damaged, edited, or is beyond the caps."""
+
+
+class BuyersError(InputError):
+    """A list of buyers that cannot be used: empty, two of one name, or unprintable names."""
 
 
 class RecordError(InputError):

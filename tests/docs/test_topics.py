@@ -135,6 +135,19 @@ def test_disputes() -> None:
     assert "OWNER: Acme" in shell(keys, commands)
 
 
+def test_copies() -> None:
+    sold, shown = blocks("copies.md", "sh")
+    (block,) = blocks("copies.md", "python")
+    save_file({"layer.weight": gaussian(600, 500)}, "model.safetensors")
+    printed = shell("neuralmark key new acme.nmkey", sold, shown)
+    assert "NAMED: Bolt GmbH" in printed
+    assert "VERIFIED" in printed
+    assert Path("trace.html").exists()
+    names: dict[str, Any] = {}
+    run(block, names)
+    assert names["found"].named == ("Acme Ltd.",)
+
+
 def test_hiding() -> None:
     (commands,) = blocks("hiding.md", "sh")
     rng = np.random.default_rng(0)

@@ -64,11 +64,31 @@ def test_new_bytes_are_the_old_ones_but_for_what_moves(writeable: bool) -> None:
     raw.flags.writeable = writeable
     new = np.array([10.0, 30.0], np.float32)
     stretch = Stretch(raw, np.array([1, 3]), old[[1, 3]], new, 0, new)
-    fake: Any = SimpleNamespace(shifts=None, _stretches=lambda part, shifts: [stretch])
+    bare = SimpleNamespace(covered=False)
+    fake: Any = SimpleNamespace(shifts=None, _stretches=lambda part, shifts: [stretch], plan=bare)
     info = SimpleNamespace(info=SimpleNamespace(dtype="F32"))
     part = MarkedPart(cast("Any", info), 0, Grid("float32", 23, 100.0), 1.0)
     (data,) = Draft._new_bytes(fake, part)
     assert np.frombuffer(data, np.float32).tolist() == [0, 10, 2, 30, 4, 5]
+
+
+def test_a_cover_moves_all_other_weights_as_the_mark_does(tmp_path: Path) -> None:
+    key, path = Key.new(QUICK), gaussian_model(tmp_path / "m.safetensors")
+    drafted = draft(plan(open_checkpoint(path), key))
+    covered = replace(drafted, plan=replace(drafted.plan, covered=True))
+    before = load_file(path)
+    moved, marked = {}, {}
+    for name in ("layer1.weight", "layer2.weight"):
+        whole, bare = (b"".join(each.edits()[name]()) for each in (covered, drafted))
+        assert b"".join(covered.edits()[name]()) == whole  # the same whenever it is asked for
+        old = before[name].reshape(-1)
+        marked[name] = np.frombuffer(bare, np.float32) - old
+        moved[name] = np.frombuffer(whole, np.float32) - old
+        carriers = marked[name] != 0
+        assert np.array_equal(moved[name][carriers], marked[name][carriers])
+        assert (moved[name] != 0).mean() > 0.999
+        beside, along = moved[name][~carriers].std(), marked[name][carriers].std()
+        assert beside == pytest.approx(along, rel=0.1)
 
 
 def test_the_digests_of_a_draft_are_those_of_the_file_it_makes(tmp_path: Path) -> None:

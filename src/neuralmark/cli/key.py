@@ -210,6 +210,74 @@ def passphrase(
     _report(key, file, as_json, {})
 
 
+@command.command("sub", short_help="Write the key of one buyer or dispute, for a judge.")
+@click.argument("file", type=options.PATH)
+@click.option("--buyer", metavar="LABEL", help="The buyer whose mark is to be shown (--copies).")
+@click.option("--dispute", metavar="LABEL", help="A name of your own, for a further mark.")
+@click.option(
+    "--copies",
+    type=options.PATH,
+    metavar="DIR",
+    help="Folder of the copies, or its register: the claim of the buyer's mark is written, too.",
+)
+@click.option(
+    "--with-anchor",
+    is_flag=True,
+    help="Write the anchor for the holder of this key as well. It shows all marks: for a judge,"
+    " never for a buyer.",
+)
+@click.option("-o", "--output", "out", type=options.PATH, required=True, help="Key file to write.")
+@click.option("--no-passphrase", is_flag=True, help="Store the secret plainly.")
+@options.passphrase_file_option
+@options.json_option
+def sub(
+    file: Path,
+    buyer: str | None,
+    dispute: str | None,
+    copies: Path | None,
+    with_anchor: bool,
+    out: Path,
+    no_passphrase: bool,
+    passphrase_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Write the sub-key of one buyer or of one dispute, derived from the key in FILE.
+
+    It verifies, and can remove, that one mark; it tells nothing of the key in FILE or of the other
+    sub-keys. With --buyer, its claim goes beside it (OUT.claim.json). A dispute's key is a key like
+    any other: embed a mark with it now, and show it to a judge one day.
+    """
+    from neuralmark.marking.showing import buyer_key, show_anchor
+
+    if (buyer is None) == (dispute is None):
+        raise click.UsageError("give either --buyer or --dispute")
+    if (buyer is None) != (copies is None):
+        raise click.UsageError("--buyer and --copies belong together")
+    if with_anchor and copies is None:
+        raise click.UsageError("--with-anchor writes the anchor of --copies: give both")
+    _refuse_existing(out)
+    key = options.load_key(file, passphrase_file)
+    if dispute is not None:
+        made, claim = key.sub(dispute, "dispute"), None
+    else:
+        assert buyer is not None
+        assert copies is not None
+        made, claim = buyer_key(key, buyer, copies)
+    beside: dict[str, Any] = {}
+    if claim is not None:
+        beside["claim_file"] = f"{out}.claim.json"
+        claim.save(beside["claim_file"])
+    if with_anchor:
+        assert copies is not None
+        beside["anchor_file"] = f"{out}.anchor"
+        show_anchor(key, made, copies, Path(beside["anchor_file"]))
+    _save(made, out, passphrase_file, no_passphrase)
+    _report(made, out, as_json, beside)
+    if not as_json:
+        for name in beside.values():
+            output.note(f"{name} was written beside it")
+
+
 def _refuse_existing(file: Path) -> None:
     from neuralmark.errors import OutputError
 

@@ -8,6 +8,7 @@ Where some weights must stay, or may move less than others, pools differ in what
 
 import math
 from collections.abc import Callable
+from copy import copy
 from typing import Protocol
 
 import numpy as np
@@ -84,13 +85,24 @@ class LeastChange:
                 " random half-spaces meet only for bits < 2 x (pools - 1); make a key with"
                 f" pools={2 * bits}"
             )
+        self._given: Float | float = 0.0
         self._plain = mark.matrix.astype(np.float64) * mark.signs
         self._half_spaces = self._plain * self._reach[:, None]
         self._gram = self._half_spaces.T @ self._half_spaces if bits < free else None
 
     def margins(self, pooled: Float) -> Float:
         """Signed margin of every bit."""
-        return pooled @ self._plain
+        return pooled @ self._plain - self._given
+
+    def beyond(self, pooled: Float) -> "LeastChange":
+        """The solver for a mark that the change alone shows, too, whatever these values gave.
+
+        Where they have a bit right already, that counts for nothing: every bit is moved by the
+        goal. So the mark is read from the difference from these values as well as from the sum.
+        """
+        other = copy(self)
+        other._given = np.maximum(pooled @ self._plain, 0.0)
+        return other
 
     def change(self, pooled: Float, goal: float) -> Float:
         """Cheapest d with every margin of pooled + d at least `goal`."""

@@ -27,6 +27,7 @@ from neuralmark.core.key import (
     Pooling,
     Terms,
 )
+from neuralmark.core.subkeys import BUYER, Purpose, plain_label, sub_secret
 from neuralmark.errors import KeyFileError, NonFiniteError, ParameterError, UnknownSchemeError
 from neuralmark.keys.sealing import (
     ENCRYPTED,
@@ -200,6 +201,43 @@ class Key:
             more["filter"] = np.asarray(positions, np.int64)
         salt = secrets.token_bytes(32)
         return cls(parameters, content, salt=salt, matrix=matrix, more=more)
+
+    def sub(
+        self, label: str, purpose: Purpose = BUYER, parameters: Parameters | None = None
+    ) -> "Key":
+        """The key of one buyer or of one dispute, which follows from this one and a label.
+
+        It is a key like any other, and has its own marks. Whoever holds it learns nothing of this
+        key or of its other sub-keys.
+
+        Args:
+            label: Whose it is; case, accents' encoding and extra blanks make no difference.
+            purpose: What it is for, `buyer` or `dispute`.
+            parameters: What shapes the read-out of its marks; by default as of this key. Buyers'
+                copies have more pools: see `neuralmark.buyer_key`.
+
+        Returns:
+            The sub-key, the same for the same label; its content names the label.
+
+        Raises:
+            ParameterError: The label is empty, too long or holds a control character, or this key
+                is raw.
+
+        Examples:
+            >>> key.sub("Acme Ltd.").fingerprint == key.sub(" ACME ltd. ").fingerprint
+            True
+            >>> key.sub("Acme Ltd.").content
+            b'buyer=acme ltd.'
+        """
+        if self.secret is None:
+            raise ParameterError(
+                "a raw key has no secret, and sub-keys are derived from one: make a key with"
+                " 'neuralmark key new'"
+            )
+        secret, salt = sub_secret(self.secret, purpose, label)
+        line = f"{purpose}={plain_label(label)}".encode()
+        content = self.content + b"\n" + line if self.content else line
+        return Key(parameters or self.parameters, content, salt=salt, secret=secret)
 
     @property
     def kind(self) -> KeyKind:

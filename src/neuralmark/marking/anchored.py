@@ -6,10 +6,13 @@ the end: what is trusted is pooled tensor by tensor, and joined then.
 """
 
 import math
+import tempfile
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
+from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.cleaning import weigh
 from neuralmark.anchors.restoring import Restoration
 from neuralmark.core.carriers import Carriers
@@ -91,6 +94,66 @@ def restored_weights(restoration: Restoration) -> Float:
         for (kept, fill, _), factor in zip(found, factors, strict=True)
     ]
     return np.concatenate(whole)
+
+
+class RestoredFile:
+    """Restored weights, laid end to end in a temporary file: for whoever reads them with many keys.
+
+    They are there twice: as they are read, and as their difference from the anchor. Both follow
+    from suspect and anchor alone.
+    """
+
+    def __init__(self, restoration: Restoration, anchor: Anchor) -> None:
+        """Restore every tensor once."""
+        sizes = [math.prod(shape) for _, shape in anchor.placement]
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
+        self._both = np.memmap(self._file, np.float32, "w+", shape=(2, sum(sizes)))
+        trusts, stops = [], list(accumulate(sizes))
+        for (_, tensor), size, stop in zip(restoration.tensors(), sizes, stops, strict=True):
+            kept = 0.0 if tensor.kept is None else tensor.kept.reshape(-1)
+            self._both[0, stop - size : stop] = tensor.fill.reshape(-1)
+            self._both[1, stop - size : stop] = kept
+            trusts.append(tensor.trust)
+        factors = weigh(trusts)
+        for (name, _), size, stop, factor in zip(
+            anchor.placement, sizes, stops, factors, strict=True
+        ):
+            read, beyond = self._both[:, stop - size : stop]
+            read += np.float32(factor) * beyond
+            beyond[:] = read - anchor[name].reshape(-1)
+
+    def pooled(self, carriers: Carriers) -> Float:
+        """The means of the pools, as the weights are read."""
+        return self._pooled(self._both[0], carriers)
+
+    def pooled_beyond(self, carriers: Carriers) -> Float:
+        """The means of the pools of what the weights differ by from the anchor."""
+        return self._pooled(self._both[1], carriers)
+
+    def clear(self, carriers: Carriers) -> None:
+        """Take a known mark out of the difference: the mean of each of its pools."""
+        beyond, means = self._both[1], self.pooled_beyond(carriers)
+        for low in range(0, len(beyond), _PIECE):
+            high = min(low + _PIECE, len(beyond))
+            first, at = carriers.between(low, high)
+            piece = np.array(beyond[low:high])
+            piece[at] -= carriers.spread(means, first, len(at)).astype(np.float32)
+            beyond[low:high] = piece
+
+    def close(self) -> None:
+        """Give the room on the disk back."""
+        del self._both
+        self._file.close()
+
+    @staticmethod
+    def _pooled(values: Array, carriers: Carriers) -> Float:
+        sums = np.zeros(carriers.pools)
+        for low in range(0, len(values), _PIECE):
+            high = min(low + _PIECE, len(values))
+            first, at = carriers.between(low, high)
+            carriers.sum_into(sums, first, np.asarray(values[low:high]).take(at))
+        pooled: Float = sums / max(carriers.per_pool, 1)
+        return pooled
 
 
 def _taken(

@@ -7,7 +7,7 @@ would differ exactly where the mark is. A copy of other values (an average) gets
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -138,6 +138,7 @@ def _mark(drafted: Draft, written: Checkpoint, copy: OtherCopy) -> None:
     names = [tensor.info.name for tensor in copy.tensors]
     try:
         planned = plan(copy.checkpoint, drafted.key, names).bound_to(drafted.plan.anchor)
+        planned = replace(planned, alone=drafted.plan.alone, covered=drafted.plan.covered)
         own = draft(planned, strength=drafted.strength)
     except NeuralMarkError as error:
         raise OutputError(f"{copy.name} cannot be marked ({error}): take it out") from None

@@ -11,8 +11,9 @@ import numpy as np
 from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint
 from neuralmark.checkpoints.contract import Edits
-from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, Raw, encode
+from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, Raw, decode, encode
 from neuralmark.core.carriers import Carriers, Positions
+from neuralmark.core.grid import Grid
 from neuralmark.core.imprint import (
     LeastChange,
     Solver,
@@ -40,6 +41,8 @@ from neuralmark.records import ClaimedAnchor
 DEFAULT_STRENGTH = 2.0
 DEFAULT_BUDGET = 2.0
 _BUDGET_TRIES = 12
+_COVER = 1
+"""Tells the noise of the cover from that of the dithering."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ class Draft:
         """The tensor's carriers, stretch by stretch, as they are and as they will be."""
         for piece in pieces(self.checkpoint, part, self.plan.carriers, self.plan.base):
             new = _moved(self.plan, part, piece, shifts)
-            yield Stretch(piece.raw, piece.at, piece.values, new, piece.first, new)
+            yield Stretch(piece.raw, piece.at, piece.values, new, piece.first, new, piece.offset)
 
     def _new_bytes(self, part: MarkedPart) -> Iterator[bytes]:
         dtype = part.tensor.info.dtype
@@ -150,7 +153,23 @@ class Draft:
             if part.grid is not None:
                 words = f"u{ITEMSIZE[dtype]}"
                 raw.view(words)[stretch.places] = encode(stretch.new, dtype).view(words)
+                if self.plan.covered:
+                    self._cover(part, part.grid, stretch, raw)
             yield raw.tobytes()
+
+    def _cover(self, part: MarkedPart, grid: Grid, stretch: "Stretch", raw: Raw) -> None:
+        """Move the weights beside the carriers, too, by shifts of the mark drawn at random."""
+        dtype, start = part.tensor.info.dtype, stretch.offset
+        words = f"u{ITEMSIZE[dtype]}"
+        values = decode(raw, dtype)
+        beside = np.isfinite(values)
+        beside[stretch.places] = False
+        at = np.flatnonzero(beside)
+        rng = np.random.default_rng([self.plan.noise, part.start + start, _COVER])
+        shift = part.reach * rng.choice(self.shifts, len(at))
+        noise = rng.random(len(at), np.float32)
+        new = grid.moved(values[at], shift, noise, at + start)
+        raw.view(words)[at] = encode(new, dtype).view(words)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +184,8 @@ class Stretch:
     """Index of its first carrier."""
     carried: Values
     """New values of its carriers."""
+    offset: int = 0
+    """Where in the tensor it begins."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +208,10 @@ class MarkingPlan:
     """Tensors that were passed over because they are quantised."""
     anchor: ClaimedAnchor | None = None
     """The coarse copy of the model that the mark is bound to."""
+    alone: bool = False
+    """Whether the change alone is to show the mark: then it is read from the difference, too."""
+    covered: bool = False
+    """Whether the weights beside the carriers move as well, so that no two copies agree in any."""
 
     def bound_to(self, anchor: ClaimedAnchor | None) -> "MarkingPlan":
         """The same plan with the mark that the key makes with this anchor."""
@@ -280,6 +305,8 @@ def draft(
     require_room(planned, found)
     reading = found.reading
     solver = schemes.of(planned.mark).solver(planned.mark, found.effort)
+    if planned.alone:
+        solver = solver.beyond(reading.pooled)
     gamma = choose_strength(solver, reading, strength, budget)
     if planned.base is not None and strength is None:
         gamma = hidden_strength(found, solver, gamma, planned.noise)

@@ -46,6 +46,8 @@ USUAL: dict[Mode, float] = {"gradient": 1.0, "projection": 2.0, "loss": 1.0}
 
 MAX_STRENGTH = 1e6
 MAX_AMONG = 1 << 62
+MOST_BITS = 8
+"""Of a weight in an anchor."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,53 @@ class EmbedOptions:
             )
         if self.in_span and self.budget is not None:
             raise ParameterError("a mark in an adapter's span takes a strength, not a budget")
+
+
+@dataclass(frozen=True)
+class CopyOptions:
+    """How the copies of buyers are marked; the defaults suit most models.
+
+    The owner's mark and the buyer's each have the strength that is given; by default 2, or what a
+    change of 2 % buys, but at least 1.
+
+    Attributes:
+        tensors: Names of the tensors to mark; without, `spread` chooses them.
+        spread: How many tensors are chosen, `wide` (many, of all depths), `quick` (the few largest)
+            or `all`.
+        strength: The margin of every bit, in units of the spread of unmarked logits. The larger,
+            the more buyers who mix their copies are named.
+        budget: The change of the marked weights by each mark in percent, instead of a strength.
+        heads: How many attention heads the model has, where no config.json beside it tells; 0: not
+            known.
+        anchor_bits: Bits that the anchor keeps of each weight, 2 to 8. Buyers who mix their copies
+            are read against the anchor, so its rounding decides how many of them are named.
+        cover: Whether the other weights of the marked tensors move as well, at random and as far.
+            Otherwise half of them are the same in any two copies, and what most copies agree on is
+            what the weights were without a buyer's mark. Costs 1.4 times the change.
+
+    Raises:
+        ParameterError: A value is out of range, or two exclude each other.
+
+    Examples:
+        >>> neuralmark.CopyOptions(strength=3).anchor_bits
+        8
+    """
+
+    tensors: Sequence[str] | str | None = None
+    spread: Spread = WIDE
+    strength: float | None = None
+    budget: float | None = None
+    heads: int = 0
+    anchor_bits: int = MOST_BITS
+    cover: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be carried out on any model."""
+        check_names(self.tensors)
+        check_spread(self.spread)
+        check_effort(self.strength, self.budget)
+        check_heads(self.heads)
+        check_bits(self.anchor_bits)
 
 
 def check_effort(strength: float | None, budget: float | None) -> None:

@@ -192,7 +192,7 @@ def examine_anchored(
     options = options or VerifyOptions()
     trials = ANCHORED_TRIALS * options.among
     needed = bound.boundary(key.parameters.bits, trials)
-    placed, why = _by_position(suspect, key, anchor, progress)
+    placed, why = by_position(suspect, key, anchor, progress)
     if placed is not None and needed is not None and placed.matched >= needed:
         unneeded = BitsRead(ALIGNED, None, "not needed")
         readings = (BitsRead(POSITION, placed.matched), unneeded)
@@ -219,7 +219,7 @@ def examine_anchored(
     return replace(verdict, reason=told, readings=readings, alignment=record)
 
 
-def _by_position(
+def by_position(
     suspect: Suspect, key: Key, anchor: Anchor, progress: Progress | None
 ) -> tuple[Finding | None, str]:
     """The tensors of these very names, as they are stored; or why they could not be read."""

@@ -47,7 +47,7 @@ class MarkedCopy:
         there, root = same_part(self.model, temporary), root_of(self.model)
         written = open_file(there)
         notes = mark_copies(drafted, written, temporary) + left_out_of(root) + links_in(root)
-        verdict = _reread(drafted, there, str(out), progress)
+        verdict = reread(drafted, there, str(out), progress)
         source = digest_of(drafted.checkpoint, drafted.reading.digests)
         claim = _claim(drafted, verdict.checkpoint_digest, source)
         with files.create(self.drafts.claim, files.PRIVATE) as file:
@@ -104,7 +104,7 @@ def write_in_place(
     change = journal.JournalPlan(ranges, places.claim, claim.to_json(), sealed)
     with journal.changing(root, change):
         checkpoint.apply(drafted.edits(), lambda file: file)
-        verdict = _reread(drafted, model, str(root), progress)
+        verdict = reread(drafted, model, str(root), progress)
     left = tuple(
         f"{o.name} holds the marked tensors too, and stays unmarked: use out=..." for o in others
     )
@@ -126,7 +126,7 @@ def same_part(model: Path, target: Path) -> Path:
     return target if root_of(model) == model else target / model.name
 
 
-def _reread(drafted: Draft, path: Path, label: str, progress: Progress | None) -> Verdict:
+def reread(drafted: Draft, path: Path, label: str, progress: Progress | None) -> Verdict:
     """Read the mark back from what was written; anything but a full match is a failure."""
     written = FileSuspect(open_file(path), label)
     anchor = b"" if drafted.plan.anchor is None else drafted.plan.anchor.bytes

@@ -4,6 +4,7 @@ from neuralmark.records import presenting
 from neuralmark.records.alignment import Alignment, BitsRead, TensorFate
 from neuralmark.records.claim import CLAIM_FORMAT, MAX_CLAIM, Claim
 from neuralmark.records.fields import MAX_RECORD, Fields, Record, load_json, to_json
+from neuralmark.records.issued import COPIES_FORMAT, CopyRegister, IssuedCopy
 from neuralmark.records.lineage import (
     LINEAGE_FORMAT,
     NOT_LOOKED_FOR,
@@ -20,6 +21,7 @@ from neuralmark.records.parts import (
     TensorRead,
     placement_list,
 )
+from neuralmark.records.trace import TRACE_FORMAT, MarkRead, Trace
 from neuralmark.records.verdict import (
     NOT_VERIFIED,
     PUBLIC,
@@ -36,6 +38,7 @@ from neuralmark.records.verdict import (
 
 __all__ = [
     "CLAIM_FORMAT",
+    "COPIES_FORMAT",
     "LINEAGE_FORMAT",
     "MAX_CLAIM",
     "MAX_RECORD",
@@ -44,6 +47,7 @@ __all__ = [
     "PUBLIC",
     "RELATED_SCORE",
     "STATUSES",
+    "TRACE_FORMAT",
     "UNPROVABLE",
     "UNPROVEN",
     "UNREADABLE",
@@ -53,18 +57,22 @@ __all__ = [
     "BitsRead",
     "Claim",
     "ClaimedAnchor",
+    "CopyRegister",
     "Coverage",
     "Digest",
     "Fields",
     "Gap",
     "Histogram",
+    "IssuedCopy",
     "Kinship",
     "Lineage",
+    "MarkRead",
     "PublicVerdict",
     "Record",
     "Status",
     "TensorFate",
     "TensorRead",
+    "Trace",
     "Verdict",
     "load_json",
     "placement_list",

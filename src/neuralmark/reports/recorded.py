@@ -9,14 +9,15 @@ from neuralmark.attacks.engine.card import Card
 from neuralmark.attacks.engine.standard_report import StandardReport
 from neuralmark.disputes.records import Ruling
 from neuralmark.errors import RecordError
-from neuralmark.records import Lineage, PublicVerdict, Record, Verdict, load_json
+from neuralmark.records import Lineage, PublicVerdict, Record, Trace, Verdict, load_json
 from neuralmark.reports.card import card_page
 from neuralmark.reports.lineage import lineage_page
 from neuralmark.reports.ruling import ruling_page
 from neuralmark.reports.standard import standard_page
+from neuralmark.reports.trace import trace_page
 from neuralmark.reports.verdict import verdict_page
 
-_KINDS: tuple[type[Record], ...] = (Verdict, Card, StandardReport, Ruling, Lineage)
+_KINDS: tuple[type[Record], ...] = (Verdict, Card, StandardReport, Ruling, Lineage, Trace)
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Drawn:
 
 
 def draw(path: str | Path) -> Drawn:
-    """The page of the verdict, card, standard report, ruling or lineage in a file."""
+    """The page of the verdict, card, standard report, ruling, lineage or trace in a file."""
     data = load_json(Path(path), "record")
     try:
         return drawn(data)
@@ -51,6 +52,7 @@ def drawn(data: Mapping[str, Any]) -> Drawn:
         (StandardReport, standard_page),
         (Ruling, ruling_page),
         (Lineage, lineage_page),
+        (Trace, trace_page),
     )
     page = next(page for kind, page in pages if isinstance(record, kind))
     return Drawn(record, page(record))
@@ -66,4 +68,4 @@ def _kind(data: Any) -> type[Record]:
             return PublicVerdict if public else kind
     if found == "neuralmark-claim":
         raise RecordError("a claim, which has no page; verify the model to get a verdict")
-    raise RecordError("none of NeuralMark's records: no verdict, card, ruling or lineage")
+    raise RecordError("none of NeuralMark's records: no verdict, card, ruling, lineage or trace")
