@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from neuralmark.checkpoints.contract import Checkpoint, TensorInfo
 from neuralmark.checkpoints.readers.hints import hint
+from neuralmark.checkpoints.readers.quantised import dequantised
 from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError
 from neuralmark.registry import files_of, foreign
 from neuralmark.storage.journal import refuse_interrupted
@@ -25,6 +26,7 @@ __all__ = [
     "is_shard",
     "open_checkpoint",
     "open_file",
+    "open_stored",
     "place_of",
     "root_of",
 ]
@@ -72,7 +74,16 @@ def place_of(model: str | Place) -> Place:
 
 
 def open_file(path: Place) -> Checkpoint:
-    """Open by magic bytes, without looking for journals."""
+    """Open by magic bytes, without looking for journals; quantised weights become readable."""
+    checkpoint = open_stored(path)
+    try:
+        return dequantised(checkpoint)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def open_stored(path: Place) -> Checkpoint:
+    """Open by magic bytes, with the tensors exactly as they are stored."""
     try:
         head = b""
         if path.is_file():

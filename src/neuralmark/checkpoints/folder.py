@@ -78,6 +78,7 @@ class _Folder(Checkpoint):
                 tensors[name] = shard.span(name)
                 self._shard_of[name] = shard
         super().__init__(path, f"folder of {shards[0].format}", tensors)
+        self.metadata = {k: text for shard in shards for k, text in shard.metadata.items()}
 
     def others(self) -> list[tuple[str, Checkpoint]]:
         return [
@@ -148,6 +149,6 @@ def _shard_path(folder: Place, index: Place, name: str, suffix: str) -> Place:
 
 
 def _open_shard(path: Place) -> Checkpoint:
-    from neuralmark.checkpoints import open_file
+    from neuralmark.checkpoints import open_stored
 
-    return open_file(path)
+    return open_stored(path)
