@@ -162,6 +162,23 @@ def test_the_mark_is_found_where_it_was_put(way: str, tmp_path: Path) -> None:
     assert all(row["dtype"] != "F32" for row in rows if len(row["shape"]) == 2)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("way", ["bnb_int8", "gptq 4"])
+def test_what_is_not_quantised_can_be_marked(way: str, in_place: bool, tmp_path: Path) -> None:
+    source = arrays() | {"model.embed_tokens": gaussian(200, 96, seed=9)}
+    made(way, tmp_path / "q", source)
+    key, out = Key.new(QUICK), tmp_path / ("q" if in_place else "o")
+    before = content(open_checkpoint(tmp_path / "q"))
+    name = "model.embed_tokens"
+    options = neuralmark.EmbedOptions(tensors=[name])
+    neuralmark.embed(
+        tmp_path / "q", key, None if in_place else out, options=options, in_place=in_place
+    )
+    assert neuralmark.verify(out, key).verified
+    after = content(open_checkpoint(out))
+    assert {n for n in before if not np.array_equal(before[n], after[n])} == {name}
+
+
 @WAYS
 def test_damaged_layouts_are_named_errors(way: str, tmp_path: Path) -> None:
     """Each stored tensor gone, cut, of another type, or full of noise."""

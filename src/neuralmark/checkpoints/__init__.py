@@ -14,7 +14,12 @@ from typing import Any, TypeVar
 from neuralmark.checkpoints.contract import Checkpoint, TensorInfo
 from neuralmark.checkpoints.readers.hints import hint
 from neuralmark.checkpoints.readers.quantised import dequantised
-from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError
+from neuralmark.errors import (
+    CheckpointError,
+    MalformedError,
+    ParameterError,
+    UnknownFormatError,
+)
 from neuralmark.registry import files_of, foreign
 from neuralmark.storage.journal import refuse_interrupted
 from neuralmark.storage.places import FarPlace, Place
@@ -51,9 +56,14 @@ def is_shard(path: Place) -> bool:
     return path.is_file() and _SHARD.search(path.name) is not None
 
 
-def open_checkpoint(path: str | Place) -> Checkpoint:
-    """Open a model file or folder; refuses one whose in-place marking was cut short."""
+def open_checkpoint(path: str | Place, base: str | Place | None = None) -> Checkpoint:
+    """Open a model file or folder; refuses one whose in-place marking was cut short.
+
+    An adapter reads as the model that it makes of its base, if that is given.
+    """
     place = place_of(path)
+    if base is not None:
+        return _merged(place, base)
     if isinstance(place, FarPlace):
         if not place.exists():
             raise CheckpointError(f"{place}: there is no such file or folder")
@@ -66,6 +76,18 @@ def open_checkpoint(path: str | Place) -> Checkpoint:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     return open_file(path)
+
+
+def _merged(place: Place, base: str | Place) -> Checkpoint:
+    from neuralmark.checkpoints.adapter import is_adapter, merged
+
+    try:
+        if place.exists() and not is_adapter(place):
+            raise ParameterError(f"{place}: is no adapter, so leave base=... out")
+        whole = open_checkpoint(base)
+        return merged(place, whole) if place.exists() else open_checkpoint(place)
+    except OSError as error:
+        raise CheckpointError(f"{place}: cannot be read ({error.strerror or error})") from None
 
 
 def place_of(model: str | Place) -> Place:

@@ -185,6 +185,8 @@ class Checkpoint:
         self.format = form
         self.metadata: Mapping[str, str] = {}
         """What the header says besides the tensors: untrusted text by name."""
+        self.wants = ""
+        """What is missing for the whole model to be read, and how to give it."""
         self._tensors = tensors
 
     def showing(self, tensors: Mapping[str, StoredTensor]) -> Self:

@@ -26,6 +26,7 @@ _WORDS = {
     "VerifyOptions(anchor=...)": "--anchor",
     "VerifyOptions(align_limit=...)": "--align-limit",
     "VerifyOptions(effort=...)": "--effort",
+    "VerifyOptions(base=...)": "--base",
     "align_limit": "--align-limit",
     "anchor=...": "--anchor",
     "original=...": "--original FILE",

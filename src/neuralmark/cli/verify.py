@@ -56,6 +56,7 @@ MOST_CHANGES, MOST_NOTES = 8, 6
     " rest is filled from the anchor.",
 )
 @options.align_limit_option
+@options.base_option
 @click.option(
     "--full-digest/--no-full-digest",
     default=None,
@@ -87,6 +88,7 @@ def command(
     anchor: Path | None,
     effort: float,
     align_limit: int,
+    base: Path | None,
     full_digest: bool | None,
     code: str | None,
     triggers: Path | None,
@@ -110,7 +112,7 @@ def command(
         raise click.UsageError("--claim names the tensors already: give --claim or --tensor")
     key = options.load_key(key_file, passphrase_file)
     whole = True if report and full_digest is None else full_digest
-    wanted = VerifyOptions(anchor, effort, align_limit, whole)
+    wanted = VerifyOptions(anchor, effort, align_limit, whole, base)
     with output.progress_bar() as progress:
         verdict = verify(
             options.live(code, model),
@@ -125,7 +127,7 @@ def command(
         from neuralmark.reports.verdict import verdict_page
         from neuralmark.storage import files
 
-        options.refuse_inputs(report, (model, key_file, claim_file, anchor))
+        options.refuse_inputs(report, (model, key_file, claim_file, anchor, base))
         files.write_text(report, verdict_page(verdict, public=public), overwrite=True)
         output.note(f"report written to {report}")
     if as_json:
