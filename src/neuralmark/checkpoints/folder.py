@@ -28,10 +28,10 @@ def matches(path: Place, head: bytes) -> bool:
 def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Open all shards of the folder (an index file stands for its folder)."""
     if path.is_file():
-        return _sharded(path.parent, path)
+        return open_index(path.parent, path)
     name = _only(path)
     if name.endswith(INDEX_SUFFIX):
-        return _sharded(path, path / name)
+        return open_index(path, path / name)
     return _Folder(path, [_open_shard(path / name)])
 
 
@@ -108,9 +108,10 @@ class _Folder(Checkpoint):
         return groups
 
 
-def _sharded(folder: Place, index: Place) -> Checkpoint:
+def open_index(folder: Place, index: Place) -> Checkpoint:
+    """Open the shards that an index names, as they are stored."""
     wanted = _weight_map(index)
-    suffix = index.name.removesuffix(INDEX_SUFFIX).rpartition(".")[2]
+    suffix = index.name.partition(".index.")[0].rpartition(".")[2]
     files = list(dict.fromkeys(wanted.values()))
     if len(files) > MAX_SHARDS:
         raise MalformedError(f"{index}: names {len(files):,} shards, over {MAX_SHARDS:,}")

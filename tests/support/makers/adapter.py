@@ -18,14 +18,14 @@ def make(arrays: Arrays, where: Path) -> Path:
     path, base = where / "adapter", where / "base-model"
     path.mkdir()
     base.mkdir()
-    save_file(arrays | {"bias": arrays["bias"] + 1}, base / "model.safetensors")
+    save_file(arrays | {"layer.bias": arrays["layer.bias"] + 1}, base / "model.safetensors")
     out, columns = arrays["layer.weight"].shape
     rng = np.random.default_rng(0)
     stem = "base_model.model.layer"
     own = {
         f"{stem}.lora_A.weight": rng.standard_normal((4, columns)).astype(np.float32),
         f"{stem}.lora_B.weight": np.zeros((out, 4), np.float32),
-        "base_model.model.bias": arrays["bias"],
+        "base_model.model.layer.bias": arrays["layer.bias"],
     }
     save_file(own, path / "adapter_model.safetensors")
     config = {
