@@ -117,7 +117,7 @@ def test_the_command_line(pipeline: Path, tmp_path: Path) -> None:
     told = call("verify", tmp_path / "out", *arguments, "--full-digest")
     assert (told.code, told.json["status"]) == (0, "verified")
     names = set(told.json["checkpoint_digest"]["files"])
-    assert {"vqvae/diffusion_pytorch_model.safetensors"} < names
+    assert any(name.startswith("vqvae/") for name in names)
     assert sum(name.startswith("unet/") for name in names) > 1
     seen = call("inspect", pipeline, "--json").json
     assert seen["format"] == "diffusers of safetensors"
