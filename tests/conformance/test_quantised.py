@@ -1,6 +1,7 @@
 """The same battery for every way of quantising that is discovered."""
 
 import json
+import tracemalloc
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.numpy import load_file as numpy_load
+from safetensors.numpy import save_file as numpy_save
 from safetensors.torch import load_file, save_file
 
 import neuralmark
@@ -141,14 +144,11 @@ def test_the_mark_is_found_where_it_was_put(way: str, tmp_path: Path) -> None:
         for i in range(3)
         for j, part in enumerate(("q_proj", "up_proj"))
     } | {"model.norm.weight": gaussian(128)}
-    from safetensors.numpy import load_file as load
-    from safetensors.numpy import save_file as save
-
-    save(source, tmp_path / "m.safetensors")
+    numpy_save(source, tmp_path / "m.safetensors")
     key = Key.new(QUICK)
     key.save(tmp_path / "k.nmkey", None)
     done = neuralmark.embed(tmp_path / "m.safetensors", key, tmp_path / "o.safetensors")
-    made(way, tmp_path / "q", load(tmp_path / "o.safetensors"))
+    made(way, tmp_path / "q", numpy_load(tmp_path / "o.safetensors"))
     told = call(
         *("verify", tmp_path / "q", "--key", tmp_path / "k.nmkey", "--claim", done.claim_file),
         "--json",
@@ -160,6 +160,21 @@ def test_the_mark_is_found_where_it_was_put(way: str, tmp_path: Path) -> None:
     rows = call("inspect", tmp_path / "q", "--json").json["rows"]
     assert {row["name"] for row in rows} == set(source)
     assert all(row["dtype"] != "F32" for row in rows if len(row["shape"]) == 2)
+
+
+def test_columns_that_awq_scaled_are_found_with_the_anchor(tmp_path: Path) -> None:
+    """It multiplies the inputs of a layer that matter, and divides in the layer before."""
+    source = {f"model.layers.{i}.up.weight": gaussian(128, 160, seed=i) for i in range(4)}
+    numpy_save(source, tmp_path / "m.safetensors")
+    key, out = Key.new(QUICK), tmp_path / "o.safetensors"
+    done = neuralmark.embed(tmp_path / "m.safetensors", key, out)
+    rng = np.random.default_rng(5)
+    scaled = {
+        name: weight * np.exp(0.5 * rng.standard_normal(160)).astype(np.float32)
+        for name, weight in numpy_load(out).items()
+    }
+    made("awq", tmp_path / "q", scaled)
+    assert neuralmark.verify(tmp_path / "q", key, claim=done.claim_file).verified
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -242,3 +257,24 @@ def test_experts_as_transformers_holds_them(
     monkeypatch.setattr(blocks, "WINDOW_BYTES", 3000)
     monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 300)
     assert close(content(open_checkpoint(MirrorPlace(tmp_path / "q"))), values)
+
+
+@pytest.mark.parametrize("stored", [(4096 // 8, 8192), (4096, 8192 // 8)], ids=["gptq", "awq"])
+def test_a_large_layer_takes_little_memory(stored: tuple[int, int], tmp_path: Path) -> None:
+    """134 MB as float32; stored turned, so that every row is gathered from all of the file."""
+    state = {
+        "l.qweight": torch.full(stored, 0x1234567, dtype=torch.int32),
+        "l.qzeros": torch.zeros(32, 1024, dtype=torch.int32),
+        "l.scales": torch.ones(32, 8192, dtype=torch.float16),
+    }
+    save_file(state, tmp_path / "m.safetensors")
+    checkpoint = open_checkpoint(tmp_path / "m.safetensors")
+    assert checkpoint.info("l.weight").shape == (8192, 4096)
+    tracemalloc.start()
+    try:
+        size = sum(len(piece) for piece in checkpoint.read("l.weight"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size == 4 * 8192 * 4096
+    assert peak < 64 << 20

@@ -111,18 +111,18 @@ class _Merging:
                 raise UnreadableError(
                     f"{self.base.path}: is compressed: save it uncompressed first"
                 )
-        for target, tensors in parts.items():
-            name = self._found(target, prefix, known)
-            table[name] = self._merged(name, target, tensors, kept)
-        for target, own in plain.items():
-            rows = _ROWS.fullmatch(target)
-            name = known.get(prefix(target), prefix(target))
+        for changed, tensors in parts.items():
+            name = self._found(changed, prefix, known)
+            table[name] = self._merged(name, changed, tensors, kept)
+        for changed, own in plain.items():
+            rows = _ROWS.fullmatch(changed)
+            name = known.get(prefix(changed), prefix(changed))
             if rows is not None:
                 name = self._found(f"{rows['stem']}.weight", prefix, known)
                 table[name] = _blocked(table[name], "the adapter replaces some of its rows")
                 continue
             if name in table and self.base.info(name).shape != self.adapter.info(own).shape:
-                raise self._misfit(target)
+                raise self._misfit(changed)
             stored = self.adapter.span(own)
             table[name] = _still(replace(stored, info=replace(stored.info, name=name)))
         return table
@@ -147,35 +147,35 @@ class _Merging:
 
     def _prefix(self, targets: list[str], known: Mapping[str, str]) -> "_Renamed":
         """What the base's names have before the adapter's, or lack: the same for all of them."""
-        wanted = [target for target in targets if not _ROWS.fullmatch(target)]
+        wanted = [changed for changed in targets if not _ROWS.fullmatch(changed)]
         candidates = [_Renamed()]
         first = next(iter(wanted), "")
         candidates += [
             _Renamed(add=n.removesuffix(first)) for n in known if n.endswith(f".{first}")
         ]
-        heads = {target.split(".")[0] for target in wanted}
+        heads = {changed.split(".")[0] for changed in wanted}
         candidates += [_Renamed(drop=f"{head}.") for head in heads if len(heads) == 1]
         for each in candidates[:64]:
-            if all(each(target) in known for target in wanted):
+            if all(each(changed) in known for changed in wanted):
                 return each
         return candidates[0]
 
-    def _found(self, target: str, prefix: "_Renamed", known: Mapping[str, str]) -> str:
-        name = known.get(prefix(target))
+    def _found(self, changed: str, prefix: "_Renamed", known: Mapping[str, str]) -> str:
+        name = known.get(prefix(changed))
         if name is None:
-            raise self._misfit(target)
+            raise self._misfit(changed)
         return name
 
-    def _misfit(self, target: str) -> MalformedError:
+    def _misfit(self, changed: str) -> MalformedError:
         named = f" ({self.config.base})" if self.config.base else ""
         return MalformedError(
-            f"{self.adapter.path}: changes {target[:80]!r}, which {self.base.path} does not have in"
-            f" this shape: give the base that the adapter was trained on{named}"
+            f"{self.adapter.path}: changes {changed[:80]!r}, which {self.base.path} does not have"
+            f" in this shape: give the base that the adapter was trained on{named}"
         )
 
-    def _merged(self, name: str, target: str, tensors: dict[str, str], kept: Kept) -> StoredTensor:
+    def _merged(self, name: str, changed: str, tensors: dict[str, str], kept: Kept) -> StoredTensor:
         info, span = self.base.info(name), self.base.span(name)
-        factors = self._factors(target, info, tensors)
+        factors = self._factors(changed, info, tensors)
         form = "DoRA" if factors.magnitude else "LoRA"
         shown = TensorInfo(name, "F32", info.shape, info.obstacle, fixed=FIXED)
         if info.obstacle is None and info.dtype not in FLOATS:
@@ -185,23 +185,23 @@ class _Merging:
         also = (*span.also, self.adapter.span(factors.down).file)
         return StoredTensor(shown, span.file, span.offset, decoder=decoder, also=also)
 
-    def _factors(self, target: str, info: TensorInfo, tensors: dict[str, str]) -> Factors:
+    def _factors(self, changed: str, info: TensorInfo, tensors: dict[str, str]) -> Factors:
         inner = "embedding_" if "lora_embedding_A" in tensors else ""
         down, up = tensors.get(f"lora_{inner}A"), tensors.get(f"lora_{inner}B")
         if down is None or up is None:
-            raise MalformedError(f"{self.adapter.path}: has one half of {target[:80]!r} only")
+            raise MalformedError(f"{self.adapter.path}: has one half of {changed[:80]!r} only")
         for name in tensors.values():
             if self.adapter.info(name).dtype not in FLOATS or not self.adapter.info(name).size:
                 raise MalformedError(f"{self.adapter.path}: {name[:80]!r} holds no numbers")
         a, b = self.adapter.info(down).shape, self.adapter.info(up).shape
         fits = _fits(a, b, info.shape)
         if not fits:
-            raise self._misfit(target)
+            raise self._misfit(changed)
         turned = not fits[0] or (fits[1] and (bool(inner) or self.config.turned))
         magnitude = tensors.get("lora_magnitude_vector")
         if magnitude is not None:
             self._check_magnitude(magnitude, b[0], bool(inner))
-        scale = self.config.scale(target.removesuffix(".weight"), a[0])
+        scale = self.config.scale(changed.removesuffix(".weight"), a[0])
         return Factors(self.adapter, down, up, scale, turned, magnitude)
 
     def _check_magnitude(self, name: str, outputs: int, embedding: bool) -> None:

@@ -23,7 +23,7 @@ MAX_INDEX = 1 << 20
 MAX_COMPONENTS = 100
 _STEM = r"(?:diffusion_pytorch_model|pytorch_model|model)"
 _WEIGHTS = re.compile(
-    rf"{_STEM}(?:\.(?P<variant>\w+))?\.(?P<kind>safetensors|bin)"
+    rf"{_STEM}(?:\.(?P<variant>\w+))?\.(?P<suffix>safetensors|bin)"
     rf"|{_STEM}\.(?P<of>safetensors|bin)\.index(?:\.(?P<sharded>\w+))?\.json"
 )
 _NAME = re.compile(r"[A-Za-z0-9_]{1,80}")
@@ -69,18 +69,18 @@ class _WeightSet:
     """A file, or an index of shards, that holds all weights of a component."""
 
     file: Place
-    kind: str
+    suffix: str
     variant: str
 
     @property
     def rank(self) -> tuple[bool, bool, str]:
         """What loaders take first: no variant, safetensors."""
-        return bool(self.variant), self.kind != "safetensors", self.variant
+        return bool(self.variant), self.suffix != "safetensors", self.variant
 
     @property
     def label(self) -> str:
         """What to call it beside the first."""
-        return self.variant + (" " * bool(self.variant)) + self.kind
+        return self.variant + (" " * bool(self.variant)) + self.suffix
 
     def open(self) -> Checkpoint:
         """Its tensors; quantised ones as the model's own."""
@@ -98,15 +98,15 @@ def _sets(folder: Place) -> list[_WeightSet]:
         match = _WEIGHTS.fullmatch(entry.name)
         if match is None or not entry.is_file():
             continue
-        kind = match["kind"] or match["of"]
+        suffix = match["suffix"] or match["of"]
         variant = match["variant"] or match["sharded"] or ""
-        other = found.get((kind, variant))
+        other = found.get((suffix, variant))
         if other is not None:
             raise AmbiguousFolderError(
                 f"{folder}: holds {other.file.name} and {entry.name}, and loaders differ in which"
                 " they take: take one of them out"
             )
-        found[kind, variant] = _WeightSet(entry, kind, variant)
+        found[suffix, variant] = _WeightSet(entry, suffix, variant)
     return list(found.values())
 
 

@@ -163,7 +163,7 @@ class Columns:
         return found
 
 
-class Blocks(ABC):
+class ComputedBlocks(ABC):
     """A decoder of a matrix (or a stack of them, its first axes counted as rows)."""
 
     def __init__(self, rows: int, length: int, nbytes: int) -> None:

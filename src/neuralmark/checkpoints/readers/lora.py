@@ -15,7 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark.checkpoints.contract import Checkpoint
-from neuralmark.checkpoints.readers.blocks import BLOCK_ELEMENTS, Blocks, Kept, Numbers, Values
+from neuralmark.checkpoints.readers.blocks import (
+    BLOCK_ELEMENTS,
+    ComputedBlocks,
+    Kept,
+    Numbers,
+    Values,
+)
 from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.errors import MalformedError, UnreadableError
 from neuralmark.storage import places
@@ -168,7 +174,7 @@ class Factors:
     """DoRA: how long each output's row is to be."""
 
 
-class MergedBlocks(Blocks):
+class MergedBlocks(ComputedBlocks):
     """A tensor of the base, and what an adapter adds to it."""
 
     def __init__(self, base: Checkpoint, name: str, factors: Factors, kept: Kept) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from neuralmark.checkpoints.contract import Checkpoint, StoredTensor, TensorInfo
-from neuralmark.checkpoints.readers.quantised.contract import Layer, Table
+from neuralmark.checkpoints.readers.quantised.contract import Layer, QuantisedTable
 from neuralmark.registry import files_of
 
 _PACKED = ("I8", "U8", "I16", "U16", "I32", "U32")
@@ -25,7 +25,7 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint with every tensor that was quantised in a known way as the model's own."""
     if not any(_may_be_packed(checkpoint.info(name)) for name in checkpoint.names()):
         return checkpoint
-    table = Table(checkpoint)
+    table = QuantisedTable(checkpoint)
     found: dict[str, Layer] = {}
     gone: set[str] = set()
     for layer in _layers(table):
@@ -45,7 +45,7 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint.showing(shown)
 
 
-def _layers(table: Table) -> Iterator[Layer]:
+def _layers(table: QuantisedTable) -> Iterator[Layer]:
     for name in quantisations():
         yield from import_module(f"{__name__}.{name}").layers(table)
 

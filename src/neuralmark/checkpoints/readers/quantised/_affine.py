@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuralmark.checkpoints.readers.blocks import Blocks, Numbers, Part, Values, stacked
+from neuralmark.checkpoints.readers.blocks import ComputedBlocks, Numbers, Part, Values, stacked
 from neuralmark.checkpoints.readers.quantised._packing import (
     EXPONENTS,
     nibbles,
@@ -19,7 +19,7 @@ Source = Callable[[int, int, int, int], Numbers]
 USUAL_BLOCK = 128
 
 
-class Affine(Blocks):
+class Affine(ComputedBlocks):
     """A matrix of codes with scales, and zero points where they are not 0."""
 
     def __init__(

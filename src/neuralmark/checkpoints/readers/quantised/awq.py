@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neuralmark.checkpoints.readers.blocks import Blocks, Columns, Numbers, Part, Values
+from neuralmark.checkpoints.readers.blocks import Columns, ComputedBlocks, Numbers, Part, Values
 from neuralmark.checkpoints.readers.quantised._packing import unpacked
 from neuralmark.checkpoints.readers.quantised.contract import (
     Layer,
-    Table,
+    QuantisedTable,
     nbytes_of,
     require_shape,
 )
@@ -21,7 +21,7 @@ _PLACES = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 """Where in a word each of eight outputs lies."""
 
 
-def layers(table: Table) -> Iterator[Layer]:
+def layers(table: QuantisedTable) -> Iterator[Layer]:
     """`X.qweight` with an eighth as many columns as `X.scales`, and `X.qzeros`."""
     for stem, weight in table.ending(".qweight"):
         zeros, scales = table.part(f"{stem}.qzeros"), table.part(f"{stem}.scales")
@@ -44,7 +44,7 @@ def _fits(weight: Part, zeros: Part, scales: Part) -> bool:
     return two and words and weight.shape[1] * _IN_WORD == scales.shape[1]
 
 
-class _Reordered(Blocks):
+class _Reordered(ComputedBlocks):
     """Rows of the model are columns of what is stored, eight to a word."""
 
     def __init__(self, weight: Part, zeros: Part, scales: Part) -> None:

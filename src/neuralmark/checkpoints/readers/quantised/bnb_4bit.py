@@ -15,7 +15,7 @@ from neuralmark.checkpoints.readers.blocks import Part, Values
 from neuralmark.checkpoints.readers.quantised._packing import nibbles
 from neuralmark.checkpoints.readers.quantised.contract import (
     Layer,
-    Table,
+    QuantisedTable,
     nbytes_of,
     require_shape,
     sound_shape,
@@ -28,7 +28,7 @@ _CODES = 16
 _NESTED_CODES = 256
 
 
-def layers(table: Table) -> Iterator[Layer]:
+def layers(table: QuantisedTable) -> Iterator[Layer]:
     """`X.weight` in bytes with `X.weight.quant_state.bitsandbytes__nf4`, absmax and quant_map."""
     for kind in ("nf4", "fp4"):
         for name, state in table.ending(_STATE + kind):
@@ -41,7 +41,7 @@ def layers(table: Table) -> Iterator[Layer]:
             yield Layer(name, shape, (weight, *told, state), decoder, kind)
 
 
-def _ends(table: Table, name: str) -> tuple[str, ...]:
+def _ends(table: QuantisedTable, name: str) -> tuple[str, ...]:
     nested = f"{name}.nested_absmax" in table
     return ("absmax", "quant_map", *(("nested_absmax", "nested_quant_map") if nested else ()))
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from neuralmark.checkpoints.readers.quantised._affine import Affine, RowsOf, spread
 from neuralmark.checkpoints.readers.quantised.contract import (
     Layer,
-    Table,
+    QuantisedTable,
     nbytes_of,
     require_shape,
 )
@@ -14,7 +14,7 @@ from neuralmark.checkpoints.readers.quantised.contract import (
 _ROW_FORMAT = 0
 
 
-def layers(table: Table) -> Iterator[Layer]:
+def layers(table: QuantisedTable) -> Iterator[Layer]:
     """`X.weight` in int8 with `X.SCB`; `X.weight_format` says that rows are stored as rows."""
     for stem, scale in table.ending(".SCB"):
         weight = table.part(f"{stem}.weight")

@@ -40,7 +40,7 @@ class Layer:
     """Further stored names that say nothing else: scales of activations, formats."""
 
 
-class Table:
+class QuantisedTable:
     """The stored tensors of a checkpoint, and what its configuration says of them."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:

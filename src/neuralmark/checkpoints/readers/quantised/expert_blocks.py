@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neuralmark.checkpoints.readers.blocks import Blocks, Columns, Part, Values
+from neuralmark.checkpoints.readers.blocks import Columns, ComputedBlocks, Part, Values
 from neuralmark.checkpoints.readers.quantised._packing import EXPONENTS, FP4, nibbles
 from neuralmark.checkpoints.readers.quantised.contract import (
     Layer,
-    Table,
+    QuantisedTable,
     nbytes_of,
     require_shape,
 )
@@ -20,7 +20,7 @@ _GROUP_BYTES = 16
 _GROUP = 32
 
 
-def layers(table: Table) -> Iterator[Layer]:
+def layers(table: QuantisedTable) -> Iterator[Layer]:
     """Blocks of [experts, out, groups, 16] bytes and scales of [experts, out, groups]."""
     for name, blocks in table.ending("_blocks"):
         scales = table.part(f"{name}_scales")
@@ -35,7 +35,7 @@ def layers(table: Table) -> Iterator[Layer]:
         yield Layer(name, shape, (blocks, scales), decoder, "mxfp4")
 
 
-class _TurnedExperts(Blocks):
+class _TurnedExperts(ComputedBlocks):
     """Rows of the model are columns of an expert's matrix."""
 
     def __init__(self, blocks: Part, scales: Part) -> None:

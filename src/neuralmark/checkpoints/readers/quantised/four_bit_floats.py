@@ -11,12 +11,12 @@ from dataclasses import replace
 from neuralmark.checkpoints.readers.blocks import Part
 from neuralmark.checkpoints.readers.quantised._affine import Affine, NibblesOf, spread
 from neuralmark.checkpoints.readers.quantised._packing import FP4
-from neuralmark.checkpoints.readers.quantised.contract import Layer, Table, nbytes_of
+from neuralmark.checkpoints.readers.quantised.contract import Layer, QuantisedTable, nbytes_of
 
 _ASIDE = ("input_scale", "input_global_scale")
 
 
-def layers(table: Table) -> Iterator[Layer]:
+def layers(table: QuantisedTable) -> Iterator[Layer]:
     """Bytes in `X.weight_packed` (or `X.weight`), and `X.weight_scale` for groups of 16 or 32."""
     for end in (".weight_packed", ".weight"):
         for stem, packed in table.ending(end):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuralmark.checkpoints.readers.blocks import Blocks, Columns, Numbers, Part, Values
+from neuralmark.checkpoints.readers.blocks import Columns, ComputedBlocks, Numbers, Part, Values
 from neuralmark.checkpoints.readers.quantised._packing import unpacked, words_for
 from neuralmark.checkpoints.readers.quantised.contract import (
     Layer,
-    Table,
+    QuantisedTable,
     nbytes_of,
     require_order,
 )
@@ -23,7 +23,7 @@ _SECOND = "gptq_v2"
 _THIRD_FORMS = ("marlin", "bitblas", "ipex", "awq")
 
 
-def layers(table: Table) -> Iterator[Layer]:
+def layers(table: QuantisedTable) -> Iterator[Layer]:
     """`X.qweight`, `X.qzeros` and `X.scales` whose columns are the outputs; perhaps `X.g_idx`."""
     for stem, weight in table.ending(".qweight"):
         zeros, scales = table.part(f"{stem}.qzeros"), table.part(f"{stem}.scales")
@@ -65,7 +65,7 @@ def _sizes(weight: Part, zeros: Part, scales: Part, order: Part | None) -> tuple
     return bits, length
 
 
-def _group_size(table: Table, scales: Part, length: int) -> int:
+def _group_size(table: QuantisedTable, scales: Part, length: int) -> int:
     groups = scales.shape[0]
     told = table.config.get("group_size")
     if type(told) is int and told > 0 and -(-length // told) == groups:
@@ -109,7 +109,7 @@ class _Zeros:
         return np.array([(codes == 1 << (self.bits - 1)).all()])
 
 
-class _Turned(Blocks):
+class _Turned(ComputedBlocks):
     """Rows of the model are columns of what is stored."""
 
     def __init__(

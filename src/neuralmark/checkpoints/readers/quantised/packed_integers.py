@@ -17,7 +17,7 @@ from neuralmark.checkpoints.readers.quantised._affine import (
 from neuralmark.checkpoints.readers.quantised._packing import unpacked, words_for
 from neuralmark.checkpoints.readers.quantised.contract import (
     Layer,
-    Table,
+    QuantisedTable,
     nbytes_of,
     require_order,
     require_shape,
@@ -27,7 +27,7 @@ from neuralmark.checkpoints.readers.quantised.contract import (
 _ASIDE = ("input_scale", "input_zero_point", "input_global_scale", "output_scale")
 
 
-def layers(table: Table) -> Iterator[Layer]:
+def layers(table: QuantisedTable) -> Iterator[Layer]:
     """`X.weight_packed` with `weight_scale` and `weight_shape`; perhaps zero points, `g_idx`."""
     for stem, packed in table.ending(".weight_packed"):
         scale, shape = table.part(f"{stem}.weight_scale"), table.part(f"{stem}.weight_shape")

@@ -12,7 +12,7 @@ from neuralmark.checkpoints.readers.blocks import Part
 from neuralmark.checkpoints.readers.quantised._affine import Affine, RowsOf, Spread, spread
 from neuralmark.checkpoints.readers.quantised.contract import (
     Layer,
-    Table,
+    QuantisedTable,
     nbytes_of,
     require_shape,
 )
@@ -26,7 +26,7 @@ _POWERS = ("F8_E8M0", "U8")
 _ASIDE = ("input_scale", "input_zero_point", "output_scale", "scale_input", "activation_scale")
 
 
-def layers(table: Table) -> Iterator[Layer]:
+def layers(table: QuantisedTable) -> Iterator[Layer]:
     """Every float8 or int8 matrix that has its scale beside it."""
     for name in table.checkpoint.names():
         weight = table.part(name)
@@ -53,7 +53,7 @@ def layers(table: Table) -> Iterator[Layer]:
         yield Layer(name, weight.shape, parts, decoder, _told(weight), aside)
 
 
-def _scale(table: Table, weight: Part) -> Part | None:
+def _scale(table: QuantisedTable, weight: Part) -> Part | None:
     stem = weight.name.removesuffix(".weight")
     names = [weight.name + end for end in _ENDS]
     names += [stem + end for end in _OF_LAYER if stem != weight.name]
@@ -69,7 +69,7 @@ def _told(weight: Part) -> str:
     return f"scaled float8 ({weight.dtype.removeprefix('F8_').lower()})"
 
 
-def _blocks(table: Table) -> tuple[int, ...]:
+def _blocks(table: QuantisedTable) -> tuple[int, ...]:
     """The size of blocks that the configuration tells, if it tells one."""
     told: Any = table.config.get("weight_block_size")
     sound = isinstance(told, list) and all(type(n) is int and 0 < n <= 1 << 20 for n in told)

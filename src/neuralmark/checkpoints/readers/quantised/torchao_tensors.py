@@ -10,7 +10,7 @@ from typing import Any
 from neuralmark.checkpoints.readers.quantised._affine import Affine, RowsOf, Spread, spread
 from neuralmark.checkpoints.readers.quantised.contract import (
     Layer,
-    Table,
+    QuantisedTable,
     nbytes_of,
     require_shape,
 )
@@ -27,7 +27,7 @@ _ASIDE = ("act_quant_scale", "act_quant_zero_point")
 _QDATA = "_qdata"
 
 
-def layers(table: Table) -> Iterator[Layer]:
+def layers(table: QuantisedTable) -> Iterator[Layer]:
     """`X._weight_qdata` with `X._weight_scale`, of a class that the metadata names."""
     for stem, codes in table.ending(_QDATA):
         module, _, last = stem.rpartition(".")
@@ -50,7 +50,7 @@ def layers(table: Table) -> Iterator[Layer]:
         yield Layer(name, codes.shape, parts, decoder, _CLASSES[kind], aside)
 
 
-def _class(table: Table, name: str) -> str:
+def _class(table: QuantisedTable, name: str) -> str:
     """The class that the metadata names; nothing where there is none."""
     text = table.checkpoint.metadata.get(name)
     if text is None:
