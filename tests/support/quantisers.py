@@ -231,10 +231,11 @@ def torchao(config: str, name: str, weight: torch.Tensor) -> Quantised:
     layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     layer.weight.data = weight.clone()
     model = torch.nn.Sequential(layer)
+    four = torch.int4  # type: ignore[attr-defined]
     choice = {
         "float8": ao.Float8WeightOnlyConfig,
         "int8": ao.Int8WeightOnlyConfig,
-        "intx": partial(ao.IntxWeightOnlyConfig, torch.int4, ao.PerGroup(GROUP)),
+        "intx": partial(ao.IntxWeightOnlyConfig, four, ao.PerGroup(GROUP)),
     }[config]
     ao.quantize_(model, choice())
     kept = model.state_dict()["0.weight"]

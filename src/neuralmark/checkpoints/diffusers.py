@@ -94,7 +94,8 @@ class _WeightSet:
 def _sets(folder: Place) -> list[_WeightSet]:
     """The sets of weights in a component's folder; nothing for what has none (a scheduler)."""
     found: dict[tuple[str, str], _WeightSet] = {}
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name) if folder.is_dir() else ():
+    entries: list[Place] = list(folder.iterdir()) if folder.is_dir() else []
+    for entry in sorted(entries, key=lambda each: each.name):
         match = _WEIGHTS.fullmatch(entry.name)
         if match is None or not entry.is_file():
             continue
