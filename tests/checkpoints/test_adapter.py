@@ -43,8 +43,9 @@ class Net(torch.nn.Module):
         self.embed = torch.nn.Embedding(50, 24)
         self.wide = torch.nn.Linear(24, 20)
         self.square = torch.nn.Linear(24, 24)
-        self.turned = Conv1D(36, 24)
-        self.turned_square = Conv1D(24, 24)
+        turned: Any = Conv1D
+        self.turned = turned(36, 24)
+        self.turned_square = turned(24, 24)
         self.conv = torch.nn.Conv2d(5, 7, 3)
         self.point = torch.nn.Conv2d(5, 7, 1)
         self.head = torch.nn.Linear(36, 10)
@@ -58,7 +59,7 @@ def saved(tmp_path: Path, **options: Any) -> tuple[Path, Path, Arrays]:
     base = Net()
     (tmp_path / "base").mkdir()
     save_file(base.state_dict(), tmp_path / "base" / "model.safetensors")
-    chosen = {"r": 4, "lora_alpha": 6, "target_modules": ALL} | options
+    chosen: dict[str, Any] = {"r": 4, "lora_alpha": 6, "target_modules": ALL} | options
     halved = chosen.pop("dtype", None)
     binary = chosen.pop("binary", False)
     with warnings.catch_warnings():
@@ -71,7 +72,7 @@ def saved(tmp_path: Path, **options: Any) -> tuple[Path, Path, Arrays]:
             parameter.data = parameter.data * 0.9 + 0.1 * noise
             if halved is not None:
                 parameter.data = parameter.data.to(halved).float()
-    model.save_pretrained(tmp_path / "adapter", safe_serialization=not binary)
+    model.save_pretrained(str(tmp_path / "adapter"), safe_serialization=not binary)
     if halved is not None:
         file = tmp_path / "adapter" / "adapter_model.safetensors"
         save_file({n: t.to(halved) for n, t in load_file(file).items()}, file)

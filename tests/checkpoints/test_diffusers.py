@@ -32,9 +32,10 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small latent pipeline with a sharded denoiser, and every variant in fp16."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from diffusers import DDPMScheduler, LDMPipeline, UNet2DModel, VQModel
+        import diffusers
+    package: Any = diffusers
     torch.manual_seed(0)
-    unet = UNet2DModel(
+    unet = package.UNet2DModel(
         sample_size=8,
         in_channels=4,
         out_channels=4,
@@ -44,9 +45,9 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
         up_block_types=("AttnUpBlock2D", "UpBlock2D"),
         norm_num_groups=8,
     )
-    vqvae = VQModel(block_out_channels=(32,), norm_num_groups=8, layers_per_block=1)
+    vqvae = package.VQModel(block_out_channels=(32,), norm_num_groups=8, layers_per_block=1)
     folder = tmp_path_factory.mktemp("pipeline") / "p"
-    made = LDMPipeline(vqvae=vqvae, unet=unet, scheduler=DDPMScheduler())
+    made = package.LDMPipeline(vqvae=vqvae, unet=unet, scheduler=package.DDPMScheduler())
     made.save_pretrained(folder, max_shard_size="500KB")
     made.to(torch.float16).save_pretrained(folder, variant="fp16")
     return folder
@@ -54,7 +55,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def weights(folder: Path, variant: str = "") -> dict[str, torch.Tensor]:
     """All tensors, by the package that wrote them."""
-    found = {}
+    found: dict[str, torch.Tensor] = {}
     for component in ("unet", "vqvae"):
         for file in (folder / component).glob("*.safetensors"):
             if (".fp16" in file.name) == bool(variant):

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 from benchmarks._mutate import mutate
+from benchmarks._seed import Seed
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save_file
 
 from benchmarks import _corpus
-from benchmarks._seed import Seed
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.checkpoints.readers.torch_tables import SKIPPED_KEYS, USUAL_KEYS
 from neuralmark.errors import AmbiguousFolderError, MalformedError, NeuralMarkError

@@ -32,7 +32,11 @@ MAX_PATTERNS = 10_000
 _MERGED_FIRST = "merge it with PEFT (merge_and_unload), save that, and give it"
 _INITS = (True, False, None, "gaussian", "eva", "orthogonal")
 """Ways to begin an adapter that leave the base as it was."""
-_REFUSED = ("layer_replication", "alora_invocation_tokens", "arrow_config", "target_parameters")
+_REFUSED = (
+    *("layer_replication", "alora_invocation_tokens", "arrow_config", "target_parameters"),
+    *("use_qalora", "use_bdlora", "kasa_config", "monteclora_config"),
+)
+"""Kinds of LoRA whose merge is another."""
 _PIECES = re.compile(r"\\d\+|\[0-9\]\+|\.\*|\.\+|\\\.|\.|\((?:[\w|.]|\\\.)+\)|[\w-]+")
 _MOST_DIGITS = 20
 
