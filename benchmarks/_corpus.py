@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
@@ -15,6 +14,8 @@ import numpy as np
 import neuralmark
 from benchmarks import _tensors
 from benchmarks._converted import converted
+from benchmarks._corpus_computed import computed_seeds
+from benchmarks._seed import Seed
 from neuralmark.core.key import Parameters
 
 PASSPHRASE = "correct horse"
@@ -36,20 +37,6 @@ for new, out in ((True, sys.argv[1]), (False, sys.argv[2])):
 """
 
 
-@dataclass(frozen=True)
-class Seed:
-    """A valid input: which reader takes it, its suffix, its bytes.
-
-    `reader` is checkpoint, key, claim, matrix, index (of a folder whose shards are sound) or
-    shard (of a folder whose index is sound).
-    """
-
-    name: str
-    reader: str
-    suffix: str
-    data: bytes
-
-
 def tiny_key() -> "neuralmark.Key":
     """The same small key every time."""
     return neuralmark.Key(TINY, b"owner=fuzz", salt=bytes(32), secret=bytes(range(32)))
@@ -59,7 +46,7 @@ def seeds(folder: Path) -> list[Seed]:
     """All seeds; `folder` is used while making them and afterwards holds a sound folder model."""
     folder.mkdir(parents=True, exist_ok=True)
     made = [*_safetensors(folder), *_torch(folder), *_npz(), *_matrices(folder)]
-    made += [*_keys(folder), _claim(folder), *_folder(folder)]
+    made += [*_keys(folder), _claim(folder), *_folder(folder), *computed_seeds(folder)]
     made += [Seed(name, "checkpoint", end, data) for name, end, data in converted(folder)]
     return made
 

@@ -10,7 +10,10 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 DTYPES = {"float32": "F32", "float64": "F64", "float16": "F16", "uint8": "U8", "int64": "I64"}
-SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "U8": 1, "I64": 8}
+SIZES = {
+    **{"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1},
+    **{"U8": 1, "I8": 1, "I32": 4, "I64": 8},
+}
 
 
 def bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
@@ -19,9 +22,11 @@ def bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     return ((word + np.uint32(0x7FFF) + ((word >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-def header(table: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
+def header(
+    table: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str] | None = None
+) -> bytes:
     """Length and JSON header of tensors (dtype, shape) laid end to end in this order."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"} | dict(metadata or {})}
     at = 0
     for name, (dtype, shape) in table.items():
         size = SIZES[dtype] * int(np.prod(shape, dtype=np.int64))

@@ -1,7 +1,7 @@
 """Mutational fuzzing of every reader: checkpoints, key files, claims, imported matrices.
 
-    python -m benchmarks.fuzz [--inputs 100000] [--seed 0] [--processes 2] [--dump DIR] [--json]
-                              [--only gguf --only keras …]
+    python -m benchmarks.fuzz [--inputs 100000] [--seed 0] [--processes 2] [--only WORD]
+                              [--dump DIR] [--json]
 
 Must be reached: whatever the input, only subclasses of NeuralMarkError come out, no warning is
 given, and no input takes 5 seconds or 300 MB of memory. The same seed gives the same inputs. An
@@ -9,6 +9,7 @@ input that breaks a rule is written to --dump with its traceback. The peer of ea
 unchanged file, which must read.
 """
 
+import argparse
 import os
 import random
 import resource
@@ -29,8 +30,8 @@ from types import FrameType
 import neuralmark
 from benchmarks import _corpus
 from benchmarks._common import Report, parser, scratch
-from benchmarks._corpus import Seed
 from benchmarks._mutate import mutate
+from benchmarks._seed import Seed
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.checkpoints.readers.dtypes import FLOATS, decode
 from neuralmark.errors import NeuralMarkError
@@ -76,6 +77,7 @@ class Fuzzer:
         self.work.mkdir(exist_ok=True)
         self.model = self.work / "sharded"
         self.model.mkdir(exist_ok=True)
+        self.changed = ""
 
     def input(self, seed: int, number: int) -> tuple[Seed, bytes]:
         """The number-th input under this seed."""
@@ -143,7 +145,23 @@ class Fuzzer:
                 break
         return taken
 
+    def _put_within(self, seed: Seed, data: bytes) -> Path:
+        """A folder of links to sound files, one of them replaced."""
+        if self.changed:
+            (self.work / self.changed).unlink()
+        for entry in (self.folder / seed.place.split("/")[0]).rglob("*"):
+            target = self.work / entry.relative_to(self.folder)
+            if entry.is_file() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.link(entry, target)
+        (self.work / seed.place).unlink()
+        (self.work / seed.place).write_bytes(data)
+        self.changed = seed.place
+        return self.work / seed.opens
+
     def _put(self, seed: Seed, data: bytes) -> Path:
+        if seed.reader == "within":
+            return self._put_within(seed, data)
         if seed.reader in ("index", "shard"):
             sound = self.folder / "sharded"
             for entry in sound.iterdir():
@@ -222,14 +240,18 @@ def run_batch(seed: int, first: int, last: int) -> Outcome:
     return outcome
 
 
-def run_all(inputs: int, seed: int, processes: int, dump: Path, only: list[str]) -> Outcome:
+def run_all(chosen: argparse.Namespace) -> Outcome:
     """All inputs, spread over processes; progress on a terminal only."""
+    inputs, seed, processes, dump = chosen.inputs, chosen.seed, chosen.processes, chosen.dump
     total, done = Outcome(), 0
     cuts = [*range(0, inputs, BATCH), inputs]
     with scratch() as folder:
         seeds = _corpus.seeds(folder)
-        seeds = [each for each in seeds if each.name.startswith(tuple(only))] if only else seeds
-        setup = (folder, seeds, dump)
+        words = chosen.only or [""]
+        seeds = [each for each in seeds if any(word in each.name for word in words)]
+        if not seeds:
+            raise SystemExit(f"no seed has one of {chosen.only} in its name")
+        setup = (folder, seeds, dump.absolute())
         with ProcessPoolExecutor(processes, initializer=start_worker, initargs=setup) as pool:
             jobs = [pool.submit(run_batch, seed, a, b) for a, b in pairwise(cuts)]
             for job in as_completed(jobs):
@@ -262,12 +284,10 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--processes", type=int, default=2)
     options.add_argument("--dump", type=Path, default=Path("fuzz-offences"))
-    options.add_argument("--only", action="append", default=[], help="beginnings of seeds' names")
+    options.add_argument("--only", action="append", default=[], help="words in seeds' names")
     chosen = options.parse_args(arguments)
     report = Report(f"fuzzing the readers with {chosen.inputs:,} inputs", chosen.json)
-    total = run_all(
-        chosen.inputs, chosen.seed, chosen.processes, chosen.dump.absolute(), chosen.only
-    )
+    total = run_all(chosen)
     show(report, total)
     ran = sum(total.counts.values())
     report.target("inputs run", ran, f"{chosen.inputs}", passed=ran == chosen.inputs)

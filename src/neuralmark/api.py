@@ -188,6 +188,8 @@ def _verified(
     else:
         from neuralmark.training.live import LiveSuspect
 
+        if how.options.base is not None:
+            raise ParameterError("a live model has its adapter already: leave base=... out")
         suspect = LiveSuspect(model)
         suspect.require_same(key)
         given = how.claim_file or way.claim

@@ -67,7 +67,7 @@ def test_cost_is_what_embedding_takes(model: Path, key: Path) -> None:
 def test_obstacles_are_explained(tmp_path: Path) -> None:
     tensors: dict[str, npt.NDArray[Any]] = {
         "a.weight": np.ones((64, 64), np.int8),
-        "a.weight_scale": np.ones(64, np.float32),
+        "a.weight_scale": np.ones(64, np.int32),
         "empty.weight": np.ones((0, 64), np.float32),
         "b.weight": gaussian(128, 128),
     }

@@ -21,7 +21,8 @@ READ_ONLY = pytest.mark.parametrize("form", [f for f in format_names() if not ma
 
 def arrays() -> Arrays:
     rng = np.random.default_rng(3)
-    shapes = {"bias": (9,), "layer.weight": (200, 300), "scalar": (), "other.weight": (40, 50)}
+    shapes: dict[str, tuple[int, ...]] = {"layer.bias": (9,), "layer.weight": (200, 300)}
+    shapes |= {"other.scalar": (), "other.weight": (40, 50)}
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks._mutate import mutate
+from benchmarks._seed import Seed
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save_file
@@ -85,15 +86,13 @@ def same(path: Path, loaded: dict[str, Any]) -> int:
 
 
 @pytest.fixture(scope="module")
-def seeds(tmp_path_factory: pytest.TempPathFactory) -> list[_corpus.Seed]:
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> list[Seed]:
     made = _corpus.seeds(tmp_path_factory.mktemp("seeds"))
     return [seed for seed in made if seed.reader == "checkpoint" and seed.suffix in LOADERS]
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_every_file_that_both_accept_reads_the_same(
-    seeds: list[_corpus.Seed], tmp_path: Path
-) -> None:
+def test_every_file_that_both_accept_reads_the_same(seeds: list[Seed], tmp_path: Path) -> None:
     rng = random.Random(11)
     others = [seed.data for seed in seeds]
     compared = files = 0

@@ -13,7 +13,14 @@ from typing import Any, TypeVar
 
 from neuralmark.checkpoints.contract import Checkpoint, TensorInfo
 from neuralmark.checkpoints.readers.hints import hint
-from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError, UsageError
+from neuralmark.checkpoints.readers.quantised import dequantised
+from neuralmark.errors import (
+    CheckpointError,
+    MalformedError,
+    ParameterError,
+    UnknownFormatError,
+    UsageError,
+)
 from neuralmark.registry import files_of, foreign
 from neuralmark.remote import at_url, is_url
 from neuralmark.storage.journal import refuse_interrupted
@@ -26,6 +33,7 @@ __all__ = [
     "is_shard",
     "open_checkpoint",
     "open_file",
+    "open_stored",
     "place_of",
     "root_of",
 ]
@@ -51,9 +59,14 @@ def is_shard(path: Place) -> bool:
     return path.is_file() and _SHARD.search(path.name) is not None
 
 
-def open_checkpoint(path: str | Place) -> Checkpoint:
-    """Open a model file or folder; refuses one whose in-place marking was cut short."""
+def open_checkpoint(path: str | Place, base: str | Place | None = None) -> Checkpoint:
+    """Open a model file or folder; refuses one whose in-place marking was cut short.
+
+    An adapter reads as the model that it makes of its base, if that is given.
+    """
     place = place_of(path)
+    if base is not None:
+        return _merged(place, base)
     if isinstance(place, FarPlace):
         if not place.exists():
             raise CheckpointError(f"{place}: there is no such file or folder")
@@ -68,6 +81,18 @@ def open_checkpoint(path: str | Place) -> Checkpoint:
     return open_file(path)
 
 
+def _merged(place: Place, base: str | Place) -> Checkpoint:
+    from neuralmark.checkpoints.adapter import is_adapter, merged
+
+    try:
+        if place.exists() and not is_adapter(place):
+            raise ParameterError(f"{place}: is no adapter, so leave base=... out")
+        whole = open_checkpoint(base)
+        return merged(place, whole) if place.exists() else open_checkpoint(place)
+    except OSError as error:
+        raise CheckpointError(f"{place}: cannot be read ({error.strerror or error})") from None
+
+
 def place_of(model: str | Place) -> Place:
     """Where a model is that was named by its path or its URL (or is a place already)."""
     if isinstance(model, str):
@@ -78,7 +103,16 @@ def place_of(model: str | Place) -> Place:
 
 
 def open_file(path: Place) -> Checkpoint:
-    """Open by magic bytes, without looking for journals."""
+    """Open by magic bytes, without looking for journals; quantised weights become readable."""
+    checkpoint = open_stored(path)
+    try:
+        return dequantised(checkpoint)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def open_stored(path: Place) -> Checkpoint:
+    """Open by magic bytes, with the tensors exactly as they are stored."""
     try:
         head = b""
         if path.is_file():

@@ -12,6 +12,7 @@ table of `StoredTensor`s and inherits reading, writing and in-place change from 
 whose values must be computed (quantised, merged) has a `Decoder`: it can be read, not written.
 """
 
+import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +98,8 @@ class StoredTensor:
     """The shape that the strides are of, where that is not the tensor's own (heads apart)."""
     decoder: Decoder | None = None
     """What computes the values; the dtype is then F32, and the bytes are not the values'."""
+    also: tuple[Place, ...] = ()
+    """Other files that the decoder reads."""
 
     @property
     def layout(self) -> tuple[tuple[int, ...], Strides] | None:
@@ -180,7 +183,17 @@ class Checkpoint:
         """`path` is what the user named: a file or a folder."""
         self.path = path
         self.format = form
+        self.metadata: Mapping[str, str] = {}
+        """What the header says besides the tensors: untrusted text by name."""
+        self.wants = ""
+        """What is missing for the whole model to be read, and how to give it."""
         self._tensors = tensors
+
+    def showing(self, tensors: Mapping[str, StoredTensor]) -> Self:
+        """The same checkpoint with another table of its tensors: some computed from others."""
+        twin = copy.copy(self)
+        twin._tensors = tensors
+        return twin
 
     def others(self) -> "list[tuple[str, Checkpoint]]":
         """Further tables of tensors in the same file, by name (torch: state_dict_ema and such)."""
@@ -209,7 +222,8 @@ class Checkpoint:
 
     def files(self) -> list[Place]:
         """The files that hold tensors, each once."""
-        return list(dict.fromkeys(t.file for t in self._tensors.values())) or [self.path]
+        every = (file for t in self._tensors.values() for file in (t.file, *t.also))
+        return list(dict.fromkeys(every)) or [self.path]
 
     def stamps(self) -> list[tuple[Any, ...]]:
         """What changes with each file, to see whether one did, or was swapped, while it was read.
@@ -290,7 +304,8 @@ class Checkpoint:
 
             def finish(edits: Edits) -> None:
                 wait()
-                self.apply(edits, lambda file: out if source.is_file() else out / file.name)
+                single = source.is_file()
+                self.apply(edits, lambda file: out if single else out / file.relative_to(source))
 
             yield Copying(finish)
 

@@ -31,10 +31,10 @@ def matches(path: Place, head: bytes) -> bool:
 def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Open all shards of the folder (an index file stands for its folder)."""
     if path.is_file():
-        return _sharded(path.parent, path)
+        return open_index(path.parent, path)
     name = _only(path)
     if name.endswith(INDEX_SUFFIX):
-        return _sharded(path, path / name)
+        return open_index(path, path / name)
     return _Folder(path, [_open_shard(path / name)])
 
 
@@ -94,6 +94,7 @@ class _Folder(Checkpoint):
                 tensors[name] = shard.span(name)
                 self._shard_of[name] = shard
         super().__init__(path, f"folder of {shards[0].format}", tensors)
+        self.metadata = {k: text for shard in shards for k, text in shard.metadata.items()}
 
     def others(self) -> list[tuple[str, Checkpoint]]:
         return [
@@ -123,11 +124,12 @@ class _Folder(Checkpoint):
         return groups
 
 
-def _sharded(folder: Place, index: Place) -> Checkpoint:
+def open_index(folder: Place, index: Place) -> Checkpoint:
+    """Open the shards that an index names, as they are stored."""
     wanted = _weight_map(index)
     if index.name.endswith(".msgpack" + INDEX_SUFFIX):  # Flax puts slashes into names
         wanted = {name.replace("/", "."): file for name, file in wanted.items()}
-    suffix = index.name.removesuffix(INDEX_SUFFIX).rpartition(".")[2]
+    suffix = index.name.partition(".index.")[0].rpartition(".")[2]
     files = list(dict.fromkeys(wanted.values()))
     if len(files) > MAX_SHARDS:
         raise MalformedError(f"{index}: names {len(files):,} shards, over {MAX_SHARDS:,}")
@@ -166,6 +168,6 @@ def _shard_path(folder: Place, index: Place, name: str, suffix: str) -> Place:
 
 
 def _open_shard(path: Place) -> Checkpoint:
-    from neuralmark.checkpoints import open_file
+    from neuralmark.checkpoints import open_stored
 
-    return open_file(path)
+    return open_stored(path)

@@ -36,10 +36,13 @@ def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
             raise MalformedError(f"{path}: is cut off inside its header")
         raw = file.read(length)
     header = _table(path, raw)
-    header.pop("__metadata__", None)
+    told = header.pop("__metadata__", None)
     tensors = {name: _entry(path, name, entry, 8 + length) for name, entry in header.items()}
     _check_layout(path, header, size - 8 - length)
-    return Checkpoint(path, "safetensors", tensors)
+    checkpoint = Checkpoint(path, "safetensors", tensors)
+    if isinstance(told, dict):
+        checkpoint.metadata = {k: text for k, text in told.items() if isinstance(text, str)}
+    return checkpoint
 
 
 def _table(path: Place, raw: bytes) -> dict[str, Any]:

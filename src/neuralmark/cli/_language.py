@@ -30,6 +30,7 @@ _WORDS = {
     "SandboxLimits(memory=...)": "--memory",
     "SandboxLimits(seconds=...)": "--time-limit",
     "VerifyOptions(sandbox=...)": "--sandbox",
+    "VerifyOptions(base=...)": "--base",
     "align_limit": "--align-limit",
     "anchor=...": "--anchor",
     "original=...": "--original FILE",

@@ -239,6 +239,14 @@ def load_keys(folder: Path, passphrase_file: Path | None) -> "dict[str, Key]":
     return found
 
 
+base_option = click.option(
+    "--base",
+    type=PATH,
+    help="Where MODEL is a PEFT adapter: the model that it was trained on; default: a folder beside"
+    " it that has the base's name.",
+)
+
+
 def code_options(function: F) -> F:
     """--code and --triggers, where a live model may be read."""
     code = click.option(

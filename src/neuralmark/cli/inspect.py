@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 @click.option(
     "--base",
     type=options.MODEL,
-    help="Public checkpoint that MODEL was fine-tuned from: say what it gives away of a mark.",
+    help="Public checkpoint that MODEL was fine-tuned from: say what it gives away of a mark. A"
+    " PEFT adapter is shown merged into it instead.",
 )
 @options.passphrase_file_option
 @options.remote_options

@@ -31,6 +31,7 @@ LONGEST = 60
     type=options.PATH,
     help="Anchor of the mark, or the unmarked original; default: sought beside the claim.",
 )
+@options.base_option
 @options.code_options
 @options.remote_options
 @options.json_option
@@ -43,6 +44,7 @@ def command(
     passphrase_file: Path | None,
     claim_file: Path | None,
     anchor: Path | None,
+    base: Path | None,
     code: str | None,
     triggers: Path | None,
     as_json: bool,
@@ -64,7 +66,7 @@ def command(
             options.live(code, model),
             key,
             claim=claim_file,
-            options=VerifyOptions(anchor),
+            options=VerifyOptions(anchor, base=base),
             triggers=triggers,
             progress=progress,
         )

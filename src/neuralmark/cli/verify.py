@@ -57,6 +57,7 @@ MOST_CHANGES, MOST_NOTES = 8, 6
     " rest is filled from the anchor.",
 )
 @options.align_limit_option
+@options.base_option
 @click.option(
     "--full-digest/--no-full-digest",
     default=None,
@@ -91,6 +92,7 @@ def command(
     anchor: Path | None,
     effort: float,
     align_limit: int,
+    base: Path | None,
     full_digest: bool | None,
     among: int,
     sandbox: bool,
@@ -121,7 +123,7 @@ def command(
     near = isinstance(model, Path)  # of what is far only what is needed is fetched
     whole = True if report and near and full_digest is None else full_digest
     limits = options.limits(sandbox, memory, time_limit)
-    wanted = VerifyOptions(anchor, effort, align_limit, whole, among, limits)
+    wanted = VerifyOptions(anchor, effort, align_limit, whole, base, among, limits)
     with output.progress_bar() as progress:
         verdict = verify(
             options.live(code, model),
@@ -136,7 +138,7 @@ def command(
         from neuralmark.reports.verdict import verdict_page
         from neuralmark.storage import files
 
-        options.refuse_inputs(report, (model, key_file, claim_file, anchor))
+        options.refuse_inputs(report, (model, key_file, claim_file, anchor, base))
         files.write_text(report, verdict_page(verdict, public=public), overwrite=True)
         output.note(f"report written to {report}")
     if as_json:

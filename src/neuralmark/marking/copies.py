@@ -53,7 +53,8 @@ def refuse_unmarkable(source: Checkpoint, root: Path) -> None:
     """Raise where a folder to be copied holds weights that cannot be marked."""
     if not root.is_dir():
         return
-    own = {file.resolve() for file in source.files()}
+    tables = [source, *(other for _, other in source.others())]
+    own = {file.resolve() for table in tables for file in table.files()}
     weights = sum(source.info(name).size for name in source.names())
     names = {tensor.entry for tensor in catalogue(source)}
     for file in _files(root):

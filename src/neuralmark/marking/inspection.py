@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from neuralmark import schemes
-from neuralmark.checkpoints import Checkpoint, open_checkpoint
+from neuralmark.checkpoints import Checkpoint, open_checkpoint, place_of
+from neuralmark.checkpoints.adapter import is_adapter
 from neuralmark.core.imprint import LeastChange
 from neuralmark.core.key import Parameters
 from neuralmark.errors import InfeasibleError, NonFiniteError, UnknownTensorError
@@ -137,9 +138,10 @@ def inspect(
         >>> [(row.name, row.grid) for row in found.rows]
         [('layer1.weight', 'float32'), ('layer2.weight', 'float32')]
     """
-    checkpoint = open_checkpoint(model)
-    tensors = catalogue(checkpoint)
     options = options_of(InspectOptions, options)
+    adapter = options.base is not None and is_adapter(place_of(model))
+    checkpoint = open_checkpoint(model, options.base if adapter else None)
+    tensors = catalogue(checkpoint)
     parameters = key.parameters if key else options.parameters or Parameters()
     choice = auto(tensors, parameters, options.spread)
     unit = unit_cost(parameters, options.strength)
@@ -161,7 +163,7 @@ def inspect(
         auto_weights_per_pool=per_pool,
         auto_cost_percent=percent,
         base=None
-        if options.base is None
+        if options.base is None or adapter
         else compare(checkpoint, options.base, key or Key.new(parameters), options.spread),
     )
 

@@ -192,6 +192,9 @@ class VerifyOptions:
         full_digest: Whether to take the SHA-256 of whole files, which `sha256sum` prints, for
             `Verdict.sha256`. None: if they have at most 64 MiB in all, since reading all of a
             large model can take longer than looking for the mark.
+        base: Where the suspect is a PEFT adapter: the model that it was trained on. What is read is
+            the base with the adapter merged into it. By default a folder beside the adapter that
+            has the base's name.
         among: How many looks this is one of, at other models or with other keys: the bound is
             corrected for all of them, as `scan` does.
         sandbox: What a process may use that reads the model in our place, and can do nothing
@@ -209,12 +212,14 @@ class VerifyOptions:
     effort: float = 1.0
     align_limit: int = ALIGN_LIMIT
     full_digest: bool | None = None
+    base: str | Path | None = None
     among: int = 1
     sandbox: SandboxLimits | None = None
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
         self.aligning()
+        check_path("base", self.base)
         if type(self.among) is not int or not 1 <= self.among <= MAX_AMONG:
             raise ParameterError(f"among must be a count of looks, not {shown(self.among)}")
         if self.sandbox is not None and not isinstance(self.sandbox, SandboxLimits):
@@ -244,7 +249,7 @@ class InspectOptions:
         weights: Whether to read the chosen tensors, to say on which grid their values lie and
             whether a mark can hide in them.
         base: The public checkpoint that the model was fine-tuned from, to say what somebody who
-            has it would find.
+            has it would find. A PEFT adapter is shown merged into it instead.
 
     Raises:
         ParameterError: A value is out of range.

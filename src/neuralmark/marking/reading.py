@@ -219,8 +219,14 @@ def digest_of(checkpoint: Checkpoint, tensors: dict[str, str], *, full: bool = F
         [info.name, info.stored or info.dtype, list(info.shape)]
         for info in (checkpoint.info(name) for name in checkpoint.names())
     )
-    whole = {file.name: _file_digest(file) for file in checkpoint.files()} if full else None
+    whole = {_short(checkpoint, f): _file_digest(f) for f in checkpoint.files()} if full else None
     return Digest(hashlib.sha256(canonical_json(headers)).hexdigest(), tensors, whole)
+
+
+def _short(checkpoint: Checkpoint, file: Place) -> str:
+    """The name of a file, with the folders below the checkpoint's that lead to it."""
+    root = f"{checkpoint.path}/"
+    return str(file).removeprefix(root) if str(file).startswith(root) else file.name
 
 
 class _Ahead:

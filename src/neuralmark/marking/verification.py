@@ -20,6 +20,7 @@ from neuralmark.errors import (
     NonFiniteError,
     ParameterError,
     TooFewCarriersError,
+    UnreadableError,
     UnsuitableTensorError,
 )
 from neuralmark.keys.key import Key
@@ -80,22 +81,29 @@ def verify(
     require_key(key)
     options = options or VerifyOptions(full_digest=False)
     model = place_of(model)
-    checkpoint = open_checkpoint(model).with_others()
+    opened = open_checkpoint(model, options.base)
+    checkpoint = opened.with_others()
+    label = str(model) if options.base is None else f"{model} merged into {options.base}"
     if options.full_digest is None:
         options = replace(options, full_digest=_quickly_read(checkpoint))
     before = checkpoint.stamps()
     known = evidence_for(
         model, key, claim=claim, tensors=tensors, anchor=options.anchor, beside=beside
     )
-    verdict = examine(
-        FileSuspect(checkpoint, str(model)),
-        key,
-        claim=known.claim,
-        tensors=None if known.beside else tensors,
-        anchor=known.anchor,
-        options=options,
-        progress=progress,
-    )
+    try:
+        verdict = examine(
+            FileSuspect(checkpoint, label),
+            key,
+            claim=known.claim,
+            tensors=None if known.beside else tensors,
+            anchor=known.anchor,
+            options=options,
+            progress=progress,
+        )
+    except TooFewCarriersError:
+        if not opened.wants:
+            raise
+        raise UnreadableError(opened.wants) from None
     verdict = replace(verdict, pins=checkpoint.pins())
     if known.claim is not None:
         verdict = replace(verdict, claim_digest=known.claim.digest)
@@ -103,9 +111,11 @@ def verify(
         verdict = _said(verdict)
     if checkpoint.stamps() != before:
         raise CheckpointError(f"{model}: changed while it was read; verify it again")
-    if verdict.status == NOT_VERIFIED and is_shard(model):
-        why = f"{model} is one shard of several, and the others were not read: give the folder"
-        return replace(verdict, status=UNREADABLE, reason=f"{why}; {verdict.reason}")
+    missing = opened.wants
+    if is_shard(model):
+        missing = f"{model} is one shard of several, and the others were not read: give the folder"
+    if verdict.status in _NOT_FOUND and missing:
+        return replace(verdict, status=UNREADABLE, reason=f"{missing}; {verdict.reason}")
     return verdict
 
 
