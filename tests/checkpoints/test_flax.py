@@ -37,10 +37,10 @@ from tests.support.makers.flax import nested
 from tests.support.models import SMALL, gaussian, saved
 
 
-class Network(linen.Module):
+class Network(linen.Module):  # type: ignore[misc]
     """Two dense layers and a batch norm."""
 
-    @linen.compact
+    @linen.compact  # type: ignore[untyped-decorator]
     def __call__(self, x: Any) -> Any:
         x = linen.BatchNorm(use_running_average=True)(linen.Dense(24)(x))
         return linen.Dense(5, param_dtype=jnp.bfloat16)(x)

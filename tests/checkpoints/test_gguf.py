@@ -319,7 +319,9 @@ def test_transformers_reads_the_same(kind: Kind, tmp_path: Path) -> None:
         empty = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        loaded = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=empty)
+        loaded = load_gguf_checkpoint(  # type: ignore[no-untyped-call]
+            str(path), return_tensors=True, model_to_load=empty
+        )
     checkpoint = open_checkpoint(path)
     assert set(checkpoint.names()) == set(loaded["tensors"])
     for name, tensor in loaded["tensors"].items():

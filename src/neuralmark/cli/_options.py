@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
 
     from neuralmark.keys.key import Key
-    from neuralmark.storage.places import Place
     from neuralmark.sandbox.limits import SandboxLimits
+    from neuralmark.storage.places import Place
 
 M = TypeVar("M", bound="Place")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -278,9 +278,7 @@ def _sketched(path: str, sought: Sought) -> tuple[Anchor, AnchorSketch]:
 
 def _verdict(target: TargetName, sought: Sought, terms: ScanTerms) -> Verdict:
     """The verdict that `verify` gives, for a look among many."""
-    options = VerifyOptions(
-        sought.anchor, terms.effort, terms.align_limit, among=terms.among
-    )
+    options = VerifyOptions(sought.anchor, terms.effort, terms.align_limit, among=terms.among)
     claim = sought.claim_file or sought.claim
     verdict = verify(_place(target), sought.key, claim=claim, options=options)
     return replace(verdict, date=terms.date)
