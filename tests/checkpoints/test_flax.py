@@ -312,12 +312,17 @@ def test_what_does_not_begin_like_a_table_of_names(data: bytes, tmp_path: Path) 
 
 
 def test_long_tables_and_keys_begin_a_file_too(tmp_path: Path) -> None:
+    first = "!" * 40  # sorted before the others
     for keys in (20, 70_000):
-        path = written(
-            tmp_path / "m.msgpack",
-            {"k" * 40: gaussian(2), **dict.fromkeys(map(str, range(keys)), 1)},
-        )
-        assert open_checkpoint(path).names() == ["k" * 40]
+        numbers = dict.fromkeys(map(str, range(keys)), 1)
+        path = written(tmp_path / "m.msgpack", {first: gaussian(2), **numbers})
+        assert open_checkpoint(path).names() == [first]
+
+
+def test_an_array_alone_is_no_model(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.msgpack", gaussian(2))
+    with pytest.raises(MalformedError, match="no table of arrays"):
+        msgpack_tree.read_tree(path)
 
 
 def test_members_beyond_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -635,3 +635,38 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     for name in checkpoint.names():
         with pytest.raises(NeuralMarkError, match="ends inside"):
             values(checkpoint, name)
+
+
+def test_a_scale_that_is_gone(tmp_path: Path) -> None:
+    arrays: dict[str, npt.NDArray[Any]] = {"a.weight": blocks(Kind.NVFP4, 2, 64)}
+    arrays["a.scale"] = np.ones(1, np.float32)
+    path = save(tmp_path / "m.gguf", arrays, kinds={"a.weight": Kind.NVFP4})
+    checkpoint = open_checkpoint(path)
+    at = next(each.offset for each in read_header(path).tensors if each.name == "a.scale")
+    path.write_bytes(path.read_bytes()[:at])
+    with pytest.raises(MalformedError, match="ends inside the scale"):
+        values(checkpoint, "a.weight")
+
+
+def test_where_tensors_lie(tmp_path: Path) -> None:
+    """Of quantised and shifted ones too: they do not overlap, and none is tied to another."""
+    arrays = {"blk.0.ffn_up.weight": gguf.quants.quantize(gaussian(64, 64), Kind.Q8_0)}
+    arrays["output_norm.weight"] = gaussian(64)
+    path = save(tmp_path / "m.gguf", arrays, "gemma", {"blk.0.ffn_up.weight": Kind.Q8_0})
+    checkpoint = open_checkpoint(path)
+    names = checkpoint.names()
+    assert [checkpoint.span(name).nbytes for name in names] == [64 * 64 // 32 * 34, 64 * 4]
+    assert checkpoint.overlap(names) is None
+    assert checkpoint.tied() == set()
+
+
+def test_a_header_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
+    path, data = small(tmp_path)
+
+    class Shrinking(MirrorPlace):
+        def size(self) -> int:
+            return len(data)
+
+    path.write_bytes(data[:60])
+    with pytest.raises(MalformedError, match="cut off"):
+        open_checkpoint(Shrinking(path))

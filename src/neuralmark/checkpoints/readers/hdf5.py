@@ -7,11 +7,10 @@ too, by h5py, in pieces.
 
 import io
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,8 @@ from neuralmark.checkpoints.contract import MAX_TENSORS
 from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.errors import MalformedError, MissingExtraError, NeuralMarkError, UnsafeError
 from neuralmark.storage.places import Place, read_at
+
+Found = TypeVar("Found")
 
 HEAD = b"\x89HDF\r\n\x1a\n"
 INSTALL = "pip install 'neuralmark[keras]'"
@@ -92,8 +93,11 @@ class HdfWindow(io.RawIOBase):
         """`file` is the place, opened."""
         super().__init__()
         self._part, self._file, self._at = part, file, 0
-        self.failure: NeuralMarkError | None = None
-        """What went wrong while h5py was reading: it tells of it in words of its own."""
+        self.failure: NeuralMarkError | OSError | None = None
+        """What went wrong while h5py was reading.
+
+        It is raised when h5py is done: it would not survive inside of h5py.
+        """
 
     def readable(self) -> bool:
         """Yes."""
@@ -113,43 +117,51 @@ class HdfWindow(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer, as far as the part goes."""
+        """Fill the buffer, as far as the part goes; with zeros where nothing can be read."""
         view = memoryview(buffer).cast("B")
         view = view[: max(0, min(len(view), self._part.size - self._at))]
+        got = 0
         try:
-            got = read_at(self._file, view, self._part.start + self._at)
-        except NeuralMarkError as error:
-            self.failure = error
-            raise
-        self._at += got
-        return got
+            if self.failure is None:
+                got = read_at(self._file, view, self._part.start + self._at)
+                if got < len(view):
+                    self.failure = MalformedError(f"{self._part.place}: was cut while it was read")
+        except (NeuralMarkError, OSError) as error:
+            self.failure = error.with_traceback(None)  # it would hold what called it, too
+        view[got:] = bytes(len(view) - got)
+        self._at += len(view)
+        return len(view)
 
 
-@contextmanager
-def opened(part: HdfRange) -> Iterator[Any]:
-    """The file as h5py sees it; what h5py raises becomes a named error."""
+def using(part: HdfRange, work: Callable[[Any], Found]) -> Found:
+    """What is made of the file as h5py sees it; what h5py raises becomes a named error.
+
+    Errors are raised anew, outside of the `except`: one that kept a part of what h5py had opened
+    (its context, its traceback) until Python ends would let HDF5 crash there.
+    """
     module = h5py()
     with part.place.open("rb", buffering=0) as file:
         window = HdfWindow(part, file)
+        failure: BaseException | None = None
         try:
-            buffered = io.BufferedReader(window, BUFFER)
-            with module.File(buffered, "r", rdcc_nbytes=CACHE) as found:
-                yield found
-        except NeuralMarkError:
-            raise
+            with module.File(io.BufferedReader(window, BUFFER), "r", rdcc_nbytes=CACHE) as found:
+                made = work(found)
+        except NeuralMarkError as error:
+            failure = error.with_traceback(None)
         except _FAILURES as error:
-            if window.failure is not None:
-                raise window.failure from None
-            words = " ".join(str(error).split())[:200]
-            raise MalformedError(f"{part.place}: is not a sound HDF5 file ({words})") from None
+            words = " ".join(str(error).split())[:200] or type(error).__name__
+            failure = MalformedError(f"{part.place}: is not a sound HDF5 file ({words})")
+    failure = window.failure or failure
+    if failure is not None:
+        raise failure
+    return made
 
 
 def read_hdf(part: HdfRange, skipped: set[str]) -> HdfTree:
     """Find all data sets; groups of these names at the top are not looked into."""
-    with opened(part) as file:
-        walker = _HdfWalker(part, h5py(), skipped)
-        walker.group(file, (), 0)
-        return walker.tree
+    walker = _HdfWalker(part, h5py(), skipped)
+    using(part, lambda file: walker.group(file, (), 0))
+    return walker.tree
 
 
 class _HdfWalker:
@@ -259,11 +271,13 @@ class HdfDecoder:
         """The elements start … stop-1, in the order of their indices."""
         if start == stop:
             return np.empty(0, np.float32)
-        with opened(self.part) as file:
-            found = file["/".join(self.tensor.path)]
-            if found.shape != self.tensor.shape or found.dtype.str != self.tensor.descr:
-                raise MalformedError(f"{self.part.place}: was changed while it was read")
-            parts = [self._piece(found[index]) for index in runs(found.shape, start, stop)]
+        return using(self.part, lambda file: self._read(file, start, stop))
+
+    def _read(self, file: Any, start: int, stop: int) -> npt.NDArray[np.float32]:
+        found = file["/".join(self.tensor.path)]
+        if found.shape != self.tensor.shape or found.dtype.str != self.tensor.descr:
+            raise MalformedError(f"{self.part.place}: was changed while it was read")
+        parts = [self._piece(found[index]) for index in runs(found.shape, start, stop)]
         return np.concatenate(parts)
 
     def _piece(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
