@@ -5,9 +5,6 @@ from neuralmark.storage.places import Place
 _LFS = b"version https://git-lfs.github.com/spec/"
 _ANCHOR = b"NMANCHR1"
 _SUFFIXES = {
-    ".pt2": "an exported program: save its weights with torch.save(torch.export.load(FILE)"
-    ".state_dict, 'model.pt')",
-    ".onnx": "an ONNX graph: mark the model that it was exported from, then export again",
     ".h5": "an HDF5 file: save the weights as safetensors or npz",
     ".keras": "a Keras archive: save the weights as safetensors or npz",
     ".msgpack": "a Flax file: save the weights as safetensors",
@@ -25,12 +22,7 @@ def hint(path: Place, head: bytes) -> str | None:
         return "is an anchor, not a model: give the model, and the anchor as anchor=..."
     if head.startswith(b"GGUF"):
         return "is a GGUF file: mark the model that it was made from, then convert again"
-    if path.is_dir() and (path / ".metadata").is_file() and any(path.glob("*.distcp")):
-        return (
-            "is a distributed checkpoint: run 'python -m torch.distributed.checkpoint.format_utils"
-            f" dcp_to_torch {path} model.pt' first"
-        )
     if path.suffix == ".distcp":
-        return "is a part of a distributed checkpoint: give its folder, which says what to run"
+        return "is a part of a distributed checkpoint: give its folder"
     what = _SUFFIXES.get(path.suffix.lower()) if path.is_file() else None
     return None if what is None else f"is {what}"

@@ -7,7 +7,7 @@ Quantised, sparse and other tensors that are not a plain run of numbers are list
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from neuralmark.checkpoints.contract import MAX_TENSORS, StoredTensor, TensorInfo
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
@@ -24,6 +24,7 @@ SKIPPED_KEYS = (
     *("scheduler", "lr_scheduler", "lr_schedulers", "scheduler_state_dict"),
 )
 OVERLAPPING = "elements of it share their bytes; save it with .contiguous()"
+SHARDED = "it is one process's part of a tensor: give the folder with the files of all processes"
 MAX_DEPTH = 32
 MAX_STEPS = 4_000_000
 MAX_NAME_CHARACTERS = 32 << 20
@@ -79,9 +80,24 @@ def stored_tensors(
     path: Place, value: Any, locate: Locate, table: str | None = None
 ) -> dict[str, StoredTensor]:
     """Give every tensor of the model in a loaded pickle, or of another table, by dotted name."""
+    calls = tensor_calls(path, value, table)
+    return {name: rebuilt(path, name, call, locate) for name, call in calls.items()}
+
+
+def tensor_calls(
+    path: Place, value: Any, table: str | None = None, *, empty: bool = False
+) -> dict[str, Call]:
+    """Give the calls that rebuild the tensors of the model, or of another table.
+
+    Raises where there are none, unless it may be `empty`.
+    """
     finder = _Finder(path)
-    calls = finder.find(value) if table is None else finder.others(value)[table]
-    return {name: _Rebuild(path, name, call).stored(locate) for name, call in calls.items()}
+    return finder.find(value, empty=empty) if table is None else finder.others(value)[table]
+
+
+def rebuilt(path: Place, name: str, call: Call, locate: Locate) -> StoredTensor:
+    """Say where the tensor lies that a call (see `tensor_of`) rebuilds."""
+    return _Rebuild(path, name, call).stored(locate)
 
 
 def other_tables(path: Place, value: Any) -> list[str]:
@@ -96,11 +112,11 @@ def storage_of(path: Place, reference: Any) -> Storage | None:
         return None
     kind, key, count = value[1], value[2], value[4]
     view = value[5] if len(value) > 5 else None
-    if not isinstance(kind, Global) or not isinstance(key, str) or not _is_count(count):
+    if not isinstance(kind, Global) or not isinstance(key, str) or not is_count(count):
         raise MalformedError(f"{path}: a reference to a storage is damaged")
     if view is None:
         return Storage(kind.name, key, count, None)
-    if not isinstance(view, tuple) or len(view) != 3 or not all(map(_is_count, view[1:])):
+    if not isinstance(view, tuple) or len(view) != 3 or not all(map(is_count, view[1:])):
         raise MalformedError(f"{path}: a view of a storage is damaged")
     return Storage(kind.name, key, count, (view[1], view[2]))
 
@@ -113,7 +129,7 @@ class _Finder:
         self._steps = 0
         self._characters = 0
 
-    def find(self, value: Any) -> dict[str, Call]:
+    def find(self, value: Any, *, empty: bool = False) -> dict[str, Call]:
         """Choose the dictionary that holds the model, and flatten it."""
         root = self._parts(value)
         if root is None:
@@ -122,21 +138,21 @@ class _Finder:
                 " save model.state_dict() instead"
             )
         kept = {key: part for key, part in root.items() if key not in SKIPPED_KEYS}
-        if root is _table(value) and not any(map(_tensor, root.values())):
+        if root is _table(value) and not any(map(tensor_of, root.values())):
             for key in USUAL_KEYS:
                 part = root.get(key)
                 found = self._flat(self._parts(part) or {}, part)
                 if found:
                     return found
         found = self._flat(kept, value)
-        if not found:
+        if not found and not empty:
             raise MalformedError(f"{self._path}: holds no tensors; save model.state_dict()")
         return found
 
     def others(self, value: Any) -> dict[str, dict[str, Call]]:
         """Tables beside the one that `find` chooses, by key."""
         root = self._parts(value) or {}
-        if root is not _table(value) or any(map(_tensor, root.values())):
+        if root is not _table(value) or any(map(tensor_of, root.values())):
             return {}
         tables = {
             key: self._flat(self._parts(part) or {}, part)
@@ -165,7 +181,7 @@ class _Finder:
             self._spend(1)
             if not isinstance(key, str | int) or isinstance(key, bool) or id(value) in above:
                 continue
-            call = _tensor(value)
+            call = tensor_of(value)
             inner = self._parts(value) if call is None else {}
             if inner is None:
                 continue
@@ -215,7 +231,7 @@ class _Finder:
             raise UnsafeError(f"{self._path}: unfolds into more parts than a model can have")
 
 
-def _tensor(value: Any) -> Call | None:
+def tensor_of(value: Any) -> Call | None:
     """Unwrap parameters and subclasses down to the call that rebuilds a tensor, if it is one."""
     for _ in range(8):
         if not isinstance(value, Call) or not isinstance(value.function, Global):
@@ -224,7 +240,7 @@ def _tensor(value: Any) -> Call | None:
         if module == "torch._tensor" and name.startswith("_rebuild_from_type"):
             if len(args) < 3 or not isinstance(args[2], tuple):
                 return None
-            value = Call(args[0], args[2])
+            value = Call(args[0], args[2], args[3] if len(args) > 3 else None)
         elif module != "torch._utils" or not name.startswith("_rebuild_"):
             return None
         elif name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
@@ -261,7 +277,8 @@ class _Rebuild:
         """Say where the bytes of the tensor are; nothing of them is read."""
         if self._function not in _PLAIN:
             kind = self._function.removeprefix("_rebuild_")
-            return self._obstructed(kind, self._size(), "it is not a plain dense tensor")
+            why = SHARDED if kind == "wrapper_subclass" else "it is not a plain dense tensor"
+            return self._obstructed(kind, self._size(), why)
         if len(self._args) < _PLAIN[self._function]:
             raise self._bad("misses arguments")
         storage = storage_of(self._path, self._args[0])
@@ -269,7 +286,7 @@ class _Rebuild:
             raise self._bad("has no storage")
         shape, stride = self._counts(2), self._counts(3)
         offset = self._args[1]
-        if len(shape) != len(stride) or not _is_count(offset):
+        if len(shape) != len(stride) or not is_count(offset):
             raise self._bad("has a shape, stride or offset that makes no sense")
         dtype = self._dtype(storage)
         if dtype not in ITEMSIZE:
@@ -292,7 +309,7 @@ class _Rebuild:
         if isinstance(shape, Call) and shape.args:  # torch.Size((…))
             shape = shape.args[0]
         sound = isinstance(shape, tuple | list) and len(shape) <= MAX_DIMENSIONS
-        if not sound or not all(map(_is_count, shape)) or _product(tuple(shape)) >= 1 << 62:
+        if not sound or not all(map(is_count, shape)) or _product(tuple(shape)) >= 1 << 62:
             return ()
         return tuple(shape)
 
@@ -312,7 +329,7 @@ class _Rebuild:
         value = self._args[index]
         if not isinstance(value, tuple | list) or len(value) > MAX_DIMENSIONS:
             raise self._bad("has a bad shape or stride")
-        if not all(map(_is_count, value)) or _product(tuple(value)) >= 1 << 62:
+        if not all(map(is_count, value)) or _product(tuple(value)) >= 1 << 62:
             raise self._bad("has a shape or stride out of range")
         return tuple(value)
 
@@ -330,5 +347,6 @@ def _product(lengths: tuple[int, ...]) -> int:
     return product
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether a value is a number of things."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
