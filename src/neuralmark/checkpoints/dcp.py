@@ -22,7 +22,8 @@ from neuralmark.checkpoints.readers.pickled import load
 from neuralmark.checkpoints.readers.shapes import shape_of
 from neuralmark.checkpoints.readers.tables import Tables, tables_of
 from neuralmark.checkpoints.readers.torch_archive import TorchArchive
-from neuralmark.checkpoints.readers.torch_tables import DTYPES, is_count, tensor_of
+from neuralmark.checkpoints.readers.torch_calls import is_count, tensor_of
+from neuralmark.checkpoints.readers.torch_tables import DTYPES
 from neuralmark.checkpoints.readers.windows import WindowPlace
 from neuralmark.core.encoding import strict_json
 from neuralmark.errors import CheckpointError, MalformedError, UnsafeError

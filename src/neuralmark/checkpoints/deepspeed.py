@@ -17,7 +17,8 @@ from neuralmark.checkpoints.readers.inert import Call
 from neuralmark.checkpoints.readers.joined import Part, Shape, Source, joined, product
 from neuralmark.checkpoints.readers.shapes import shape_of
 from neuralmark.checkpoints.readers.torch_archive import TorchArchive
-from neuralmark.checkpoints.readers.torch_tables import stored_tensors, tensor_of
+from neuralmark.checkpoints.readers.torch_calls import tensor_of
+from neuralmark.checkpoints.readers.torch_tables import stored_tensors
 from neuralmark.core.names import natural
 from neuralmark.errors import CheckpointError, MalformedError, UnsafeError
 from neuralmark.storage.places import Place, read_small

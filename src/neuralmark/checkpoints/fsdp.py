@@ -18,7 +18,8 @@ from neuralmark.checkpoints.readers.inert import Call, Global
 from neuralmark.checkpoints.readers.joined import Part, Shape, Source, alone, joined, product
 from neuralmark.checkpoints.readers.shapes import shape_of
 from neuralmark.checkpoints.readers.torch_archive import TorchArchive
-from neuralmark.checkpoints.readers.torch_tables import DTYPES, is_count, tensor_calls, tensor_of
+from neuralmark.checkpoints.readers.torch_calls import is_count, tensor_of
+from neuralmark.checkpoints.readers.torch_tables import DTYPES, tensor_calls
 from neuralmark.core.names import natural
 from neuralmark.errors import CheckpointError, MalformedError, UnsafeError
 from neuralmark.storage.places import Place

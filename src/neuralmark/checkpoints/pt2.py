@@ -14,7 +14,8 @@ from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.checkpoints.readers.shapes import shape_of
 from neuralmark.checkpoints.readers.strided import extent, is_contiguous, is_distinct
 from neuralmark.checkpoints.readers.torch_archive import TorchArchive
-from neuralmark.checkpoints.readers.torch_tables import OVERLAPPING, tensor_calls, tensor_of
+from neuralmark.checkpoints.readers.torch_calls import tensor_of
+from neuralmark.checkpoints.readers.torch_tables import OVERLAPPING, tensor_calls
 from neuralmark.checkpoints.readers.windows import WindowPlace
 from neuralmark.core.encoding import strict_json
 from neuralmark.errors import CheckpointError, MalformedError, UnsafeError

@@ -10,7 +10,8 @@ from functools import partial
 from neuralmark.checkpoints.contract import MAX_TENSORS, Checkpoint, StoredTensor
 from neuralmark.checkpoints.readers import zipped
 from neuralmark.checkpoints.readers.torch_archive import PICKLE, TorchArchive, pickles
-from neuralmark.checkpoints.readers.torch_tables import rebuilt, tensor_calls, tensor_of
+from neuralmark.checkpoints.readers.torch_calls import tensor_of
+from neuralmark.checkpoints.readers.torch_tables import rebuilt, tensor_calls
 from neuralmark.errors import CheckpointError, MalformedError, UnsafeError
 from neuralmark.storage.places import Place
 

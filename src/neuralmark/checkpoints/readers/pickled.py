@@ -31,13 +31,13 @@ class Pickle:
     persistents: list[Persistent]
 
 
-def load(reader: Reader, most: int = MAX_OPCODES) -> Pickle:
-    """Read one pickle of at most so many opcodes; the reader then stands behind it."""
+def load(reader: Reader, most: int | None = None) -> Pickle:
+    """Read one pickle, of at most so many opcodes; the reader then stands behind it."""
     machine = _Machine()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old escapes in text opcodes
-            machine.run(reader, most)
+            machine.run(reader, MAX_OPCODES if most is None else most)
         return Pickle(machine.result(), machine.persistents)
     except UnsafeError as error:
         raise UnsafeError(f"{reader.name}: {error}") from None

@@ -3,7 +3,8 @@
 from typing import Any
 
 from neuralmark.checkpoints.readers.inert import Call
-from neuralmark.checkpoints.readers.torch_tables import MAX_DIMENSIONS, is_count
+from neuralmark.checkpoints.readers.torch_calls import is_count
+from neuralmark.checkpoints.readers.torch_tables import MAX_DIMENSIONS
 
 
 def shape_of(value: Any) -> tuple[int, ...] | None:

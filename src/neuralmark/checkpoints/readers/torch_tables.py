@@ -7,12 +7,14 @@ Quantised, sparse and other tensors that are not a plain run of numbers are list
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from neuralmark.checkpoints.contract import MAX_TENSORS, StoredTensor, TensorInfo
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.checkpoints.readers.inert import Call, Global, Persistent
+from neuralmark.checkpoints.readers.masters import MasterFinder
 from neuralmark.checkpoints.readers.strided import extent, is_contiguous, is_distinct
+from neuralmark.checkpoints.readers.torch_calls import is_count, table_of, tensor_of
 from neuralmark.errors import MalformedError, UnsafeError
 from neuralmark.storage.places import Place
 
@@ -138,21 +140,26 @@ class _Finder:
                 " save model.state_dict() instead"
             )
         kept = {key: part for key, part in root.items() if key not in SKIPPED_KEYS}
-        if root is _table(value) and not any(map(tensor_of, root.values())):
+        if root is table_of(value) and not any(map(tensor_of, root.values())):
             for key in USUAL_KEYS:
                 part = root.get(key)
                 found = self._flat(self._parts(part) or {}, part)
                 if found:
                     return found
-        found = self._flat(kept, value)
+        found = {} if "param_groups" in root else self._flat(kept, value)
+        found = found or MasterFinder(self._path, self._spend).find(value)
+        found = found or self._flat(kept, value)
         if not found and not empty:
-            raise MalformedError(f"{self._path}: holds no tensors; save model.state_dict()")
+            raise MalformedError(
+                f"{self._path}: holds no tensors of a model, nor an optimizer's copies of them;"
+                " save model.state_dict()"
+            )
         return found
 
     def others(self, value: Any) -> dict[str, dict[str, Call]]:
         """Tables beside the one that `find` chooses, by key."""
         root = self._parts(value) or {}
-        if root is not _table(value) or any(map(tensor_of, root.values())):
+        if root is not table_of(value) or any(map(tensor_of, root.values())):
             return {}
         tables = {
             key: self._flat(self._parts(part) or {}, part)
@@ -196,7 +203,7 @@ class _Finder:
 
     def _parts(self, value: Any) -> dict[Any, Any] | None:
         """Give the named parts of a dictionary or of a pickled module; None of anything else."""
-        table = _table(value)
+        table = table_of(value)
         if table is not None or not isinstance(value, Call):
             return table
         state = value.state[0] if isinstance(value.state, tuple) and value.state else value.state
@@ -208,7 +215,7 @@ class _Finder:
             return None
         parts: dict[Any, Any] = {}
         for key in ("_parameters", "_buffers", "_modules"):
-            table = _table(state.get(key)) or {}
+            table = table_of(state.get(key)) or {}
             self._spend(len(table))
             parts.update(table)
         for name in self._unsaved(state.get("_non_persistent_buffers_set")):
@@ -229,32 +236,6 @@ class _Finder:
         self._characters += characters
         if self._steps > MAX_STEPS or self._characters > MAX_NAME_CHARACTERS:
             raise UnsafeError(f"{self._path}: unfolds into more parts than a model can have")
-
-
-def tensor_of(value: Any) -> Call | None:
-    """Unwrap parameters and subclasses down to the call that rebuilds a tensor, if it is one."""
-    for _ in range(8):
-        if not isinstance(value, Call) or not isinstance(value.function, Global):
-            return None
-        module, name, args = value.function.module, value.function.name, value.args
-        if module == "torch._tensor" and name.startswith("_rebuild_from_type"):
-            if len(args) < 3 or not isinstance(args[2], tuple):
-                return None
-            value = Call(args[0], args[2], args[3] if len(args) > 3 else None)
-        elif module != "torch._utils" or not name.startswith("_rebuild_"):
-            return None
-        elif name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
-            value = args[0] if args else None
-        else:
-            return value
-    return None
-
-
-def _table(value: Any) -> dict[Any, Any] | None:
-    """Give a dictionary, or the entries of an object that was filled like one."""
-    if isinstance(value, dict):
-        return value
-    return value.items or None if isinstance(value, Call) else None
 
 
 def _title(value: Any) -> str:
@@ -345,8 +326,3 @@ def _product(lengths: tuple[int, ...]) -> int:
     for length in lengths:
         product *= length
     return product
-
-
-def is_count(value: Any) -> TypeGuard[int]:
-    """Whether a value is a number of things."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
