@@ -22,7 +22,7 @@ from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.storage import files
 from neuralmark.storage.places import Place
 
-_READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
+_READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz", ".onnx", ".pt2")
 _SMALL = 1 << 20
 """What is smaller and cannot be read is not a model: the arguments of a training run, say."""
 _SAME = 0.1
@@ -30,6 +30,8 @@ _SAME = 0.1
 _FORMATS = {
     ".safetensors": "safetensors",
     ".npz": "npz",
+    ".onnx": "onnx",
+    ".pt2": "pt2",
     **dict.fromkeys((".bin", ".pt", ".pth", ".ckpt"), "torch"),
 }
 """What an ending promises."""
