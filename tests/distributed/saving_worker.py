@@ -35,7 +35,8 @@ def network() -> nn.Sequential:
 def rows() -> nn.Module:
     model = network()
     fully_shard(model[0])
-    return fully_shard(model)
+    fully_shard(model)
+    return model
 
 
 def columns() -> nn.Module:
@@ -47,11 +48,14 @@ def both() -> nn.Module:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     plan = {name: way() for name, way in CUT.items()}
     model = parallelize_module(network(), mesh["tensor"], plan)
-    return fully_shard(model, mesh=mesh["data"])
+    fully_shard(model, mesh=mesh["data"])
+    return model
 
 
 def half() -> nn.Module:
-    return fully_shard(network().to(torch.bfloat16))
+    model = network().to(torch.bfloat16)
+    fully_shard(model)
+    return model
 
 
 def keep(name: str, state: dict[str, object]) -> None:

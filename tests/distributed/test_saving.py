@@ -12,7 +12,8 @@ import neuralmark
 from neuralmark import Claim, Key
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.checkpoints.readers.dtypes import decode
-from neuralmark.errors import CheckpointError, MalformedError, NeuralMarkError, UsageError
+from neuralmark.errors import CheckpointError, MalformedError, UsageError
+from tests.support.checks import trouble_of
 from tests.support.commands import call
 from tests.support.models import QUICK
 from tests.support.processes import torchrun
@@ -27,9 +28,7 @@ SAVED = [*(f"dcp-{way}" for way in (*WAYS, "hub")), *(f"ranks-{way}" for way in 
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saving")
     torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(64, 257), torch.nn.ReLU(), torch.nn.Linear(257, 96)
-    )
+    model = torch.nn.Sequential(torch.nn.Linear(64, 257), torch.nn.ReLU(), torch.nn.Linear(257, 96))
     save_file(model.state_dict(), folder / "source.safetensors")
     neuralmark.embed(folder / "source.safetensors", KEY, folder / "marked.safetensors")
     torch.save(load_file(folder / "marked.safetensors"), folder / "whole.pt")
@@ -77,7 +76,7 @@ def test_inspect_shows_what_was_found(folder: Path) -> None:
     for saved, form in (("dcp-both", "dcp"), ("ranks-both", "fsdp")):
         shown = call("inspect", folder / saved, "--json").json
         assert shown["format"] == form
-        assert [(row["name"], row["shape"]) for row in shown["rows"]][0] == ("0.weight", [257, 64])
+        assert {row["name"]: row["shape"] for row in shown["rows"]}["0.weight"] == [257, 64]
 
 
 def test_local_state_says_what_to_save(folder: Path) -> None:
@@ -105,7 +104,7 @@ def test_a_missing_rank_is_noticed(folder: Path, way: str, tmp_path: Path) -> No
 def test_a_missing_part_is_noticed(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "dcp-rows", tmp_path / "copy")
     (tmp_path / "copy" / "__2_0.distcp").unlink()
-    with pytest.raises(MalformedError, match="__2_0.distcp is missing"):
+    with pytest.raises(MalformedError, match=r"__2_0\.distcp is missing"):
         open_checkpoint(tmp_path / "copy")
 
 
@@ -130,10 +129,5 @@ def test_every_damaged_byte_of_the_metadata_is_a_named_error(folder: Path, tmp_p
         damaged = bytearray(whole)
         damaged[place] ^= int(rng.integers(1, 256))
         (copy / ".metadata").write_bytes(damaged)
-        try:
-            checkpoint = open_checkpoint(copy)
-            for name in checkpoint.names():
-                if checkpoint.info(name).obstacle is None:
-                    list(checkpoint.read(name))
-        except NeuralMarkError as error:
-            assert "\n" not in str(error)
+        told = trouble_of(copy)
+        assert told is None or "\n" not in told

@@ -40,7 +40,7 @@ def network() -> nn.Sequential:
 def save(stage: int, half: bool) -> None:
     model = network()
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for n, p in trained if n.endswith("weight")]},
         {"params": [p for n, p in trained if n.endswith("bias")], "weight_decay": 0.0},
     ]

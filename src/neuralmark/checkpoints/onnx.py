@@ -151,7 +151,8 @@ class _Weights:
                 found = self._dequantised(node.inputs[:1], scales, axis, block)
                 if found and node.outputs:
                     yield node.inputs[0], (found, node.outputs[0])
-            elif node.op in ("MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv"):
+            elif node.op.startswith("QLinear") or node.op.endswith("Integer"):
+                self._parts |= {n for n in node.inputs if n.endswith(("_scale", "_zero_point"))}
                 yield from self._beside(node)
             elif node.op == "MatMulNBits":
                 yield from self._packed(node)

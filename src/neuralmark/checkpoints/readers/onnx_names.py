@@ -20,6 +20,8 @@ _SCOPES = re.compile(r"'((?:[^'\\])*)'")
 _ROLES = {
     **dict.fromkeys(("MatMul", "MatMulInteger", "Gemm", "MatMulNBits"), ("", "weight", "bias")),
     **dict.fromkeys(("Conv", "ConvInteger", "ConvTranspose"), ("", "weight", "bias")),
+    "QLinearMatMul": ("", "", "", "weight"),
+    "QLinearConv": ("", "", "", "weight", "", "", "", "", "bias"),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), ("", "W", "R", "B")),
 }
 _PRODUCTS = ("MatMul", "MatMulInteger", "QLinearMatMul")
