@@ -214,8 +214,9 @@ AROUND_TORCH = {
 
 def _around_torch(folder: Path) -> list[Seed]:
     made = folder / "torch"
-    command = [sys.executable, "-m", "benchmarks._corpus_torch", str(made)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "benchmarks._corpus_torch", str(made.absolute())]
+    root = Path(__file__).resolve().parents[1]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=root)
     return [
         Seed(
             name,

@@ -27,7 +27,7 @@ CUT = {"0": ColwiseParallel, "2": RowwiseParallel}
 
 
 def network() -> nn.Sequential:
-    model = nn.Sequential(nn.Linear(64, 257), nn.ReLU(), nn.Linear(257, 96))
+    model = nn.Sequential(nn.Linear(64, 257), nn.ReLU(), nn.Linear(257, 96), nn.Linear(96, 5))
     model.load_state_dict(torch.load(FOLDER / "whole.pt"))
     return model
 

@@ -6,7 +6,7 @@ opened when its values are asked for. The writer for Hugging Face saves safetens
 whose headers say where their parts begin.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import add
@@ -17,10 +17,17 @@ from neuralmark.checkpoints.contract import MAX_TENSORS, Checkpoint, StoredTenso
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.checkpoints.readers.folders import bare_name, in_folder
 from neuralmark.checkpoints.readers.inert import Call, Global, Opaque, Reader
-from neuralmark.checkpoints.readers.joined import Part, Shape, Source, joined, product
+from neuralmark.checkpoints.readers.joined import (
+    Part,
+    PartedCheckpoint,
+    Shape,
+    Source,
+    joined,
+    product,
+)
 from neuralmark.checkpoints.readers.pickled import load
 from neuralmark.checkpoints.readers.shapes import shape_of
-from neuralmark.checkpoints.readers.tables import Tables, tables_of
+from neuralmark.checkpoints.readers.tables import tables_of
 from neuralmark.checkpoints.readers.torch_archive import TorchArchive
 from neuralmark.checkpoints.readers.torch_calls import is_count, tensor_of
 from neuralmark.checkpoints.readers.torch_tables import DTYPES
@@ -53,7 +60,10 @@ def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
         return _open_shards(path)
     found = _Metadata(path)
     tables = tables_of(found.paths())
-    return _Dcp(path, "dcp", found.tensors(tables.model), tables, found)
+    files = [path / METADATA, *found.files()]
+    opened = _Dcp(path, "dcp", found.tensors(tables.model), files)
+    opened.tables = lambda: {name: found.tensors(each) for name, each in tables.others.items()}
+    return opened
 
 
 def _open_shards(path: Place) -> Checkpoint:
@@ -68,7 +78,8 @@ def _open_shards(path: Place) -> Checkpoint:
             if offsets is None or len(offsets) != len(stored.info.shape):
                 raise MalformedError(f"{file}: does not say where its {name[:80]!r} begins")
             held.setdefault(name, []).append((offsets, stored))
-    return Checkpoint(path, "dcp", {n: _of_shards(path, n, parts) for n, parts in held.items()})
+    tensors = {name: _of_shards(path, name, parts) for name, parts in held.items()}
+    return PartedCheckpoint(path, "dcp", tensors, files)
 
 
 def _begins(file: Place) -> dict[str, Any]:
@@ -96,29 +107,16 @@ def _of_shards(path: Place, name: str, held: list[tuple[Shape, StoredTensor]]) -
     return joined(name, shape, parts, dtype=first.info.dtype, at=at, why=FIXED)
 
 
-class _Dcp(Checkpoint):
+class _Dcp(PartedCheckpoint):
     """A distributed checkpoint; averages and such beside the model are other tables."""
 
-    def __init__(
-        self,
-        path: Place,
-        form: str,
-        tensors: dict[str, StoredTensor],
-        tables: Tables,
-        found: "_Metadata",
-    ) -> None:
-        super().__init__(path, form, tensors)
-        self._tables, self._found = tables, found
-
-    def files(self) -> list[Place]:
-        """What says where the parts are, and what holds them."""
-        return [self.path / METADATA, *self._found.files()]
+    tables: Callable[[], dict[str, dict[str, StoredTensor]]]
 
     def others(self) -> list[tuple[str, Checkpoint]]:
         """Tables beside the model's."""
         return [
-            (name, Checkpoint(self.path, self.format, self._found.tensors(names)))
-            for name, names in self._tables.others.items()
+            (name, PartedCheckpoint(self.path, self.format, tensors, self.files()))
+            for name, tensors in self.tables().items()
         ]
 
 

@@ -14,7 +14,14 @@ from neuralmark.checkpoints.contract import MAX_TENSORS, Checkpoint, StoredTenso
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.checkpoints.readers.folders import bare_name
 from neuralmark.checkpoints.readers.inert import Call
-from neuralmark.checkpoints.readers.joined import Part, Shape, Source, joined, product
+from neuralmark.checkpoints.readers.joined import (
+    Part,
+    PartedCheckpoint,
+    Shape,
+    Source,
+    joined,
+    product,
+)
 from neuralmark.checkpoints.readers.shapes import shape_of
 from neuralmark.checkpoints.readers.torch_archive import TorchArchive
 from neuralmark.checkpoints.readers.torch_calls import tensor_of
@@ -61,7 +68,8 @@ def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
     ranks = [_Partitions(file) for file in optimizers]
     _check(folder, ranks)
     others = [_States(file) for file in models[1:]] if ranks[0].stage == 3 else []
-    return Checkpoint(path, "deepspeed", _Weights(folder, [first, *others], ranks).tensors())
+    tensors = _ZeroWeights(folder, [first, *others], ranks).tensors()
+    return PartedCheckpoint(path, "deepspeed", tensors, [*models, *optimizers])
 
 
 def _latest(path: Place) -> str:
@@ -201,7 +209,7 @@ def _check(folder: Place, ranks: list[_Partitions]) -> None:
         )
 
 
-class _Weights:
+class _ZeroWeights:
     """All tensors, from all files."""
 
     def __init__(self, folder: Place, states: list[_States], ranks: list[_Partitions]) -> None:

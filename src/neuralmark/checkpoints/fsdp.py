@@ -15,7 +15,15 @@ from neuralmark.checkpoints.contract import Checkpoint, StoredTensor
 from neuralmark.checkpoints.folder import INDEXED, WHOLE
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.checkpoints.readers.inert import Call, Global
-from neuralmark.checkpoints.readers.joined import Part, Shape, Source, alone, joined, product
+from neuralmark.checkpoints.readers.joined import (
+    Part,
+    PartedCheckpoint,
+    Shape,
+    Source,
+    alone,
+    joined,
+    product,
+)
 from neuralmark.checkpoints.readers.shapes import shape_of
 from neuralmark.checkpoints.readers.torch_archive import TorchArchive
 from neuralmark.checkpoints.readers.torch_calls import is_count, tensor_of
@@ -66,7 +74,8 @@ def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
         raise CheckpointError(
             f"{path}: holds the local state of FSDP, flat parameters without names; {INSTEAD}"
         )
-    return Checkpoint(path, "fsdp", {name: _tensor(path, name, ranks) for name in names})
+    tensors = {name: _tensor(path, name, ranks) for name in names}
+    return PartedCheckpoint(path, "fsdp", tensors, files)
 
 
 class _Rank:

@@ -23,8 +23,8 @@ from neuralmark.checkpoints.readers.onnx_values import (
     OTHERS,
     Dequantised,
     Numbers,
+    OnnxDecoder,
     Packed,
-    Read,
 )
 from neuralmark.checkpoints.readers.protobuf import Wire
 from neuralmark.errors import AmbiguousFolderError, MalformedError
@@ -76,7 +76,7 @@ def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
     file = _only(path) if path.is_dir() else path
     with Wire(file) as wire:
         graph = OnnxGraph(wire)
-    weights = _Weights(path, file, graph)
+    weights = _OnnxWeights(path, file, graph)
     return _Onnx(path, "onnx", dict(weights.tensors()), file)
 
 
@@ -104,7 +104,7 @@ def _only(path: Place) -> Place:
     return found[0]
 
 
-class _Weights:
+class _OnnxWeights:
     """The tensors of a graph, each under its name, with what is computed from others."""
 
     def __init__(self, path: Place, file: Place, graph: OnnxGraph) -> None:
@@ -220,7 +220,7 @@ class _Weights:
             return StoredTensor(TensorInfo(naming.name, kind, shown, why), self._file, 0)
         if numbers.held == "varint" and numbers.dtype in FLOATS:
             info = TensorInfo(naming.name, "F32", shown, stored=numbers.dtype, fixed=VARINT_FIXED)
-            decoder = Read(shape, numbers.values, turned)
+            decoder = OnnxDecoder(shape, numbers.values, turned)
             across = _across(shown) if turned else None
             return StoredTensor(info, self._file, numbers.offset, across, None, decoder)
         alone = numbers.file != self._file and self._path == self._file
@@ -240,7 +240,7 @@ class _Weights:
         if isinstance(how, Packed):
             kind = f"{how.bits} bits with scales"
         info = TensorInfo(name, "F32", shown, stored=kind, fixed=QUANTISED_FIXED)
-        decoder = Read(shape, how.read, turned)
+        decoder = OnnxDecoder(shape, how.read, turned)
         across = _across(shown) if turned else None
         return StoredTensor(info, how.numbers.file, how.numbers.offset, across, None, decoder)
 

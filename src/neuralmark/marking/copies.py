@@ -15,7 +15,7 @@ import numpy as np
 
 from neuralmark.checkpoints import Checkpoint, is_shard, open_file, root_of
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, Raw, decode, encode
-from neuralmark.checkpoints.readers.hints import FOREIGN
+from neuralmark.checkpoints.readers.hints import FOREIGN, PARTITIONS
 from neuralmark.errors import CheckpointError, NeuralMarkError, OutputError
 from neuralmark.marking.drafting import Draft, draft, plan
 from neuralmark.marking.placement import Tensor, catalogue
@@ -58,13 +58,17 @@ def refuse_unmarkable(source: Checkpoint, root: Path) -> None:
     weights = sum(source.info(name).size for name in source.names())
     names = {tensor.entry for tensor in catalogue(source)}
     for file in _files(root):
-        if file.suffix.lower() in FOREIGN:
+        if _is_foreign(file) and file.resolve() not in own:
             raise _unmarkable(file, root, "its format cannot be marked")
     for name, checkpoint in _others(root, own):
         known = catalogue(checkpoint)
         same = sum(tensor.info.size for tensor in known if tensor.entry in names)
         if same < _SAME * weights <= _SAME * 2 * sum(tensor.info.size for tensor in known):
             raise _unmarkable(root / name, root, "it holds as many weights under other names")
+
+
+def _is_foreign(file: Path) -> bool:
+    return file.suffix.lower() in FOREIGN or file.name.endswith(PARTITIONS)
 
 
 def _unmarkable(file: Path, root: Path, why: str) -> OutputError:
@@ -247,7 +251,7 @@ def unmarked_in(root: Path) -> tuple[str, ...]:
     """Name what stays unmarked in a folder that was marked in place."""
     if not root.is_dir():
         return ()
-    foreign = [file for file in _files(root) if file.suffix.lower() in FOREIGN]
+    foreign = [file for file in _files(root) if _is_foreign(file)]
     kept = [entry for entry in root.iterdir() if entry.name in files.LEFT_OUT]
     return tuple(
         f"{path.relative_to(root)} may hold the unmarked weights: do not publish it"

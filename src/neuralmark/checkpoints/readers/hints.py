@@ -10,8 +10,10 @@ _SUFFIXES = {
     ".msgpack": "a Flax file: save the weights as safetensors",
     ".tflite": "a TensorFlow Lite model: mark the model that it was converted from",
 }
-FOREIGN = (*_SUFFIXES, ".gguf", ".ggml", ".ot", ".mlmodel", ".pb", ".engine")
-"""Endings of model files that can neither be read nor marked."""
+FOREIGN = (*_SUFFIXES, ".gguf", ".ggml", ".ot", ".mlmodel", ".pb", ".engine", ".distcp")
+"""Endings of model files that can neither be read nor marked, at least not by themselves."""
+PARTITIONS = "_optim_states.pt"
+"""How the names of DeepSpeed's partitions end, which hold the weights once more."""
 
 
 def hint(path: Place, head: bytes) -> str | None:

@@ -4,7 +4,7 @@ A part is a box inside the tensor: where it begins and how long it is along each
 must cover the tensor exactly, so that what is read is never more than what is stored.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.checkpoints.contract import StoredTensor, TensorInfo
+from neuralmark.checkpoints.contract import Checkpoint, StoredTensor, TensorInfo
 from neuralmark.checkpoints.readers import strided
 from neuralmark.checkpoints.readers.dtypes import FLOATS, ITEMSIZE, decode
 from neuralmark.errors import MalformedError
@@ -48,6 +48,7 @@ class Source:
         return self._find()
 
     @cached_property
+    @np.errstate(all="ignore")
     def _turned(self) -> Values:
         """All elements of a part that does not lie in order."""
         layout = self.stored.layout
@@ -56,6 +57,7 @@ class Source:
         pieces = strided.read(self.stored.file, self.stored.offset, ITEMSIZE[dtype], *layout)
         return np.concatenate([decode(piece, dtype) for piece in pieces]).astype(np.float32)
 
+    @np.errstate(all="ignore")
     def values(self, start: int, stop: int) -> Values:
         """The elements start … stop-1 of the part, in the order of their indices."""
         if self.stored.layout is not None:
@@ -76,7 +78,26 @@ class Part:
     """Elements of the source before its first."""
 
 
-class Joined:
+class PartedCheckpoint(Checkpoint):
+    """A checkpoint whose tensors lie in parts: `files` names all that hold some."""
+
+    def __init__(
+        self,
+        path: Place,
+        form: str,
+        tensors: Mapping[str, StoredTensor],
+        files: Sequence[Place],
+    ) -> None:
+        """`path` is what the user named: a folder."""
+        super().__init__(path, form, tensors)
+        self._files = list(files)
+
+    def files(self) -> list[Place]:
+        """All files, each once."""
+        return list(self._files)
+
+
+class JoinedParts:
     """A `Decoder` that puts parts together, row by row."""
 
     nbytes = 0
@@ -190,4 +211,4 @@ def joined(
             f"{at[0]}: the parts of {name[:80]!r} do not cover it: some are missing or too many"
         )
     info = TensorInfo(name, "F32", shape, stored=None if dtype == "F32" else dtype, fixed=why)
-    return StoredTensor(info, *at, decoder=Joined(shape, parts))
+    return StoredTensor(info, *at, decoder=JoinedParts(shape, parts))

@@ -40,6 +40,7 @@ class Numbers:
     """A name of `dtypes`, or U4, I4."""
     size: int
 
+    @np.errstate(all="ignore")
     def values(self, start: int, stop: int) -> Values:
         """The elements start … stop-1."""
         if self.held == "varint":
@@ -84,7 +85,7 @@ class Numbers:
         return numbers.view(np.int64).astype(np.float32)
 
 
-class Read:
+class OnnxDecoder:
     """A `Decoder` of numbers as they are, turned if asked for."""
 
     nbytes = 0
@@ -132,6 +133,7 @@ class Dequantised:
         expected[self.axis] = -(-expected[self.axis] // self.block)
         return self.scales == tuple(expected)
 
+    @np.errstate(all="ignore")
     def read(self, start: int, stop: int) -> Values:
         """The elements start … stop-1."""
         if not self.shape or self.scale.size == 1:
@@ -200,6 +202,7 @@ class Packed:
             and (self.zero is None or self.zero.size == rows * zeros)
         )
 
+    @np.errstate(all="ignore")
     def read(self, start: int, stop: int) -> Values:
         """The elements start … stop-1."""
         width = self.shape[1]
