@@ -47,6 +47,7 @@ def seeds(folder: Path) -> list[Seed]:
     folder.mkdir(parents=True, exist_ok=True)
     made = [*_safetensors(folder), *_torch(folder), *_npz(), *_matrices(folder)]
     made += [*_keys(folder), _claim(folder), *_folder(folder), *computed_seeds(folder)]
+    made += _around_torch(folder)
     made += [Seed(name, "checkpoint", end, data) for name, end, data in converted(folder)]
     return made
 
@@ -185,4 +186,32 @@ def _folder(folder: Path) -> list[Seed]:
     return [
         Seed("folder index", "index", ".json", index.encode()),
         Seed("folder shard", "shard", ".safetensors", (model / SHARD).read_bytes()),
+    ]
+
+
+AROUND_TORCH = {
+    **{"torch program": "program.pt2", "torch script": "script.pt", "torch frozen": "frozen.pt"},
+    **{"torch optimizer": "optim.pt", "onnx": "graph.onnx"},
+    **{"dcp metadata": "dcp/.metadata", "dcp part": "dcp/__0_0.distcp"},
+    "zero model": "zero/mp_rank_00_model_states.pt",
+    "zero partition": "zero/zero_pp_rank_1_mp_rank_00_optim_states.pt",
+    **{"rank": "ranks/model_rank_1.pt", "onnx beside": "beside/graph.onnx"},
+}
+"""Seeds that torch and onnx make, and where they lie."""
+
+
+def _around_torch(folder: Path) -> list[Seed]:
+    made = folder / "torch"
+    command = [sys.executable, "-m", "benchmarks._corpus_torch", str(made.absolute())]
+    root = Path(__file__).resolve().parents[1]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=root)
+    return [
+        Seed(
+            name,
+            "checkpoint",
+            Path(place).suffix,
+            (made / place).read_bytes(),
+            f"torch/{place}" if "/" in place else "",
+        )
+        for name, place in AROUND_TORCH.items()
     ]

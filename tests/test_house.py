@@ -265,6 +265,7 @@ def test_new_keys_have_the_same_luck_in_every_run() -> None:
 
 SCRIPTS = {
     *(f"distributed/{name}.py" for name in ("worker", "deepspeed_worker", "keys_worker")),
+    *("distributed/saving_worker.py", "distributed/zero_worker.py"),
     "golden/make_release.py",
 }
 """Started by themselves, never imported."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from neuralmark.checkpoints import open_checkpoint, torch_zip
-from neuralmark.checkpoints.readers import zipped
+from neuralmark.checkpoints.readers import torch_archive, zipped
 from neuralmark.errors import CheckpointError, MalformedError, UnknownFormatError, UnsafeError
 from tests.support.checks import raw
 
@@ -316,7 +316,7 @@ def test_too_many_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_too_long_a_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_zip, "MAX_BYTES", 100)
+    monkeypatch.setattr(torch_archive, "MAX_BYTES", 100)
     with pytest.raises(UnsafeError, match="longer"):
         open_checkpoint(put(tmp_path, saved()))
 

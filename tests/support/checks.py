@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from neuralmark.checkpoints import Checkpoint
+from neuralmark.checkpoints import Checkpoint, open_checkpoint
 from neuralmark.errors import NeuralMarkError
 
 
@@ -24,3 +24,19 @@ def content_of(folder: Path) -> dict[str, bytes]:
 def raw(checkpoint: Checkpoint, name: str) -> bytes:
     """The stored bytes of a tensor."""
     return b"".join(bytes(piece) for piece in checkpoint.read(name))
+
+
+def trouble_of(path: Path) -> str | None:
+    """Read all of a checkpoint that can be read; the message of the named error, if there is one.
+
+    Errors that are not named pass through.
+    """
+    try:
+        checkpoint = open_checkpoint(path)
+        for name in checkpoint.names():
+            if checkpoint.info(name).obstacle is None:
+                for _ in checkpoint.read(name):
+                    pass
+    except NeuralMarkError as error:
+        return str(error)
+    return None

@@ -147,8 +147,11 @@ def _with_sound_names(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _modules() -> Iterator[Any]:
-    """Built-in formats first; entry points only when none of these matched."""
-    for name in format_names():
+    """Built-in formats first; entry points only when none of these matched.
+
+    Of folders, those that a format knows come before the plain ones.
+    """
+    for name in sorted(format_names(), key="folder".__eq__):
         yield import_module(f"{__name__}.{name}")
     for entry in foreign("neuralmark.checkpoints").values():
         yield entry.load()

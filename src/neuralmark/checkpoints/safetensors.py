@@ -25,6 +25,18 @@ def matches(path: Place, head: bytes) -> bool:
 
 def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
     """Parse the header and check that it tells the truth about the file."""
+    header, start = read_header(path)
+    told = header.pop("__metadata__", None)
+    tensors = {name: _entry(path, name, entry, start) for name, entry in header.items()}
+    _check_layout(path, header, path.stat().st_size - start)
+    checkpoint = Checkpoint(path, "safetensors", tensors)
+    if isinstance(told, dict):
+        checkpoint.metadata = {k: text for k, text in told.items() if isinstance(text, str)}
+    return checkpoint
+
+
+def read_header(path: Place) -> tuple[dict[str, Any], int]:
+    """The header as a table by name, its entries not yet checked, and where the data begins."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -35,14 +47,7 @@ def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
         if 8 + length > size:
             raise MalformedError(f"{path}: is cut off inside its header")
         raw = file.read(length)
-    header = _table(path, raw)
-    told = header.pop("__metadata__", None)
-    tensors = {name: _entry(path, name, entry, 8 + length) for name, entry in header.items()}
-    _check_layout(path, header, size - 8 - length)
-    checkpoint = Checkpoint(path, "safetensors", tensors)
-    if isinstance(told, dict):
-        checkpoint.metadata = {k: text for k, text in told.items() if isinstance(text, str)}
-    return checkpoint
+    return _table(path, raw), 8 + length
 
 
 def _table(path: Place, raw: bytes) -> dict[str, Any]:

@@ -15,14 +15,14 @@ import numpy as np
 
 from neuralmark.checkpoints import Checkpoint, is_shard, open_file, root_of
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE, Raw, decode, encode
-from neuralmark.checkpoints.readers.hints import FOREIGN
+from neuralmark.checkpoints.readers.hints import FOREIGN, PARTITIONS
 from neuralmark.errors import CheckpointError, NeuralMarkError, OutputError
 from neuralmark.marking.drafting import Draft, draft, plan
 from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.storage import files
 from neuralmark.storage.places import Place
 
-_READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
+_READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz", ".onnx", ".pt2")
 _SMALL = 1 << 20
 """What is smaller and cannot be read is not a model: the arguments of a training run, say."""
 _SAME = 0.1
@@ -31,6 +31,8 @@ _FORMATS = {
     ".safetensors": "safetensors",
     ".npz": "npz",
     ".gguf": "gguf",
+    ".onnx": "onnx",
+    ".pt2": "pt2",
     **dict.fromkeys((".bin", ".pt", ".pth", ".ckpt"), "torch"),
 }
 """What an ending promises."""
@@ -58,13 +60,17 @@ def refuse_unmarkable(source: Checkpoint, root: Path) -> None:
     weights = sum(source.info(name).size for name in source.names())
     names = {tensor.entry for tensor in catalogue(source)}
     for file in _files(root):
-        if file.suffix.lower() in FOREIGN and file.resolve() not in own:
+        if _is_foreign(file) and file.resolve() not in own:
             raise _unmarkable(file, root, "its format cannot be marked")
     for name, checkpoint in _others(root, own):
         known = catalogue(checkpoint)
         same = sum(tensor.info.size for tensor in known if tensor.entry in names)
         if same < _SAME * weights <= _SAME * 2 * sum(tensor.info.size for tensor in known):
             raise _unmarkable(root / name, root, "it holds as many weights under other names")
+
+
+def _is_foreign(file: Path) -> bool:
+    return file.suffix.lower() in FOREIGN or file.name.endswith(PARTITIONS)
 
 
 def _unmarkable(file: Path, root: Path, why: str) -> OutputError:
@@ -250,7 +256,7 @@ def unmarked_in(source: Checkpoint, root: Path) -> tuple[str, ...]:
         return ()
     own = {file.resolve() for file in source.files()}
     others = [file for file in _files(root) if file.resolve() not in own]
-    foreign = [file for file in others if file.suffix.lower() in FOREIGN]
+    foreign = [file for file in others if _is_foreign(file)]
     kept = [entry for entry in root.iterdir() if entry.name in files.LEFT_OUT]
     return tuple(
         f"{path.relative_to(root)} may hold the unmarked weights: do not publish it"

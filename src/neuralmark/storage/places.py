@@ -133,6 +133,11 @@ class FarFile(io.RawIOBase):
         self.place = place
         self._at = 0
 
+    @property
+    def name(self) -> str:
+        """Its address, for messages."""
+        return str(self.place)
+
     def readable(self) -> bool:
         """Yes."""
         return True

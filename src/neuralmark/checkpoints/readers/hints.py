@@ -5,25 +5,16 @@ from neuralmark.storage.places import Place
 _LFS = b"version https://git-lfs.github.com/spec/"
 _ANCHOR = b"NMANCHR1"
 _SUFFIXES = {
-    ".pt2": "an exported program: save its weights with torch.save(torch.export.load(FILE)"
-    ".state_dict, 'model.pt')",
-    ".onnx": "an ONNX graph: mark the model that it was exported from, then export again",
     ".tflite": "a TensorFlow Lite model: mark the model that it was converted from",
 }
 FOREIGN = (
     *_SUFFIXES,
-    ".gguf",
-    ".msgpack",
-    ".h5",
-    ".hdf5",
-    ".keras",
-    ".ggml",
-    ".ot",
-    ".mlmodel",
-    ".pb",
-    ".engine",
+    *(".gguf", ".msgpack", ".h5", ".hdf5", ".keras", ".distcp"),
+    *(".ggml", ".ot", ".mlmodel", ".pb", ".engine"),
 )
 """Endings of model files that are not marked along with the model that they were made from."""
+PARTITIONS = "_optim_states.pt"
+"""How the names of DeepSpeed's partitions end, which hold the weights once more."""
 
 
 def hint(path: Place, head: bytes) -> str | None:
@@ -32,12 +23,7 @@ def hint(path: Place, head: bytes) -> str | None:
         return "is a git-LFS pointer, not the model: run 'git lfs pull' in its folder"
     if head.startswith(_ANCHOR):
         return "is an anchor, not a model: give the model, and the anchor as anchor=..."
-    if path.is_dir() and (path / ".metadata").is_file() and any(path.glob("*.distcp")):
-        return (
-            "is a distributed checkpoint: run 'python -m torch.distributed.checkpoint.format_utils"
-            f" dcp_to_torch {path} model.pt' first"
-        )
     if path.suffix == ".distcp":
-        return "is a part of a distributed checkpoint: give its folder, which says what to run"
+        return "is a part of a distributed checkpoint: give its folder"
     what = _SUFFIXES.get(path.suffix.lower()) if path.is_file() else None
     return None if what is None else f"is {what}"

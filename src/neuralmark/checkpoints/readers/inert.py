@@ -44,7 +44,9 @@ class Call:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Opaque:
-    """Stands where a value is of no use: a dictionary key that is not a scalar, a giant number."""
+    """Stands for a dictionary key that is not a scalar (and holds it), or for a giant number."""
+
+    value: Any = None
 
 
 class Reader:

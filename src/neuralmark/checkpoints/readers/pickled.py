@@ -31,13 +31,13 @@ class Pickle:
     persistents: list[Persistent]
 
 
-def load(reader: Reader) -> Pickle:
-    """Read one pickle; the reader then stands behind it."""
+def load(reader: Reader, most: int | None = None) -> Pickle:
+    """Read one pickle, of at most so many opcodes; the reader then stands behind it."""
     machine = _Machine()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old escapes in text opcodes
-            machine.run(reader)
+            machine.run(reader, MAX_OPCODES if most is None else most)
         return Pickle(machine.result(), machine.persistents)
     except UnsafeError as error:
         raise UnsafeError(f"{reader.name}: {error}") from None
@@ -84,13 +84,13 @@ class _Machine:
         self._copied = 0
         self.persistents: list[Persistent] = []
 
-    def run(self, reader: Reader) -> None:
+    def run(self, reader: Reader, most: int) -> None:
         """Carry out the opcodes up to the end of the pickle."""
         import pickletools
 
         for count, (opcode, argument, _) in enumerate(pickletools.genops(reader)):  # type: ignore[arg-type]
-            if count >= MAX_OPCODES:
-                raise UnsafeError(f"its pickle has over {MAX_OPCODES:,} opcodes")
+            if count >= most:
+                raise UnsafeError(f"its pickle has over {most:,} opcodes")
             self._step(opcode.name, argument)
 
     def _step(self, opcode: str, argument: Any) -> None:
@@ -281,7 +281,7 @@ def _key(key: Any) -> Any:
     """Keep a scalar; anything else is not hashed (it may be exponentially large)."""
     if isinstance(key, int):
         return key if key.bit_length() <= _MAX_KEY_BITS else Opaque()
-    return key if key is None or isinstance(key, str | bytes | float) else Opaque()
+    return key if key is None or isinstance(key, str | bytes | float) else Opaque(key)
 
 
 def _extend(target: Any, items: list[Any]) -> None:

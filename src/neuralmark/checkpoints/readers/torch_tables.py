@@ -12,7 +12,9 @@ from typing import Any
 from neuralmark.checkpoints.contract import MAX_TENSORS, StoredTensor, TensorInfo
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.checkpoints.readers.inert import Call, Global, Persistent
+from neuralmark.checkpoints.readers.masters import MasterFinder
 from neuralmark.checkpoints.readers.strided import extent, is_contiguous, is_distinct
+from neuralmark.checkpoints.readers.torch_calls import is_count, table_of, tensor_of
 from neuralmark.errors import MalformedError, UnsafeError
 from neuralmark.storage.places import Place
 
@@ -24,6 +26,7 @@ SKIPPED_KEYS = (
     *("scheduler", "lr_scheduler", "lr_schedulers", "scheduler_state_dict"),
 )
 OVERLAPPING = "elements of it share their bytes; save it with .contiguous()"
+SHARDED = "it is one process's part of a tensor: give the folder with the files of all processes"
 MAX_DEPTH = 32
 MAX_STEPS = 4_000_000
 MAX_NAME_CHARACTERS = 32 << 20
@@ -79,9 +82,24 @@ def stored_tensors(
     path: Place, value: Any, locate: Locate, table: str | None = None
 ) -> dict[str, StoredTensor]:
     """Give every tensor of the model in a loaded pickle, or of another table, by dotted name."""
+    calls = tensor_calls(path, value, table)
+    return {name: rebuilt(path, name, call, locate) for name, call in calls.items()}
+
+
+def tensor_calls(
+    path: Place, value: Any, table: str | None = None, *, empty: bool = False
+) -> dict[str, Call]:
+    """Give the calls that rebuild the tensors of the model, or of another table.
+
+    Raises where there are none, unless it may be `empty`.
+    """
     finder = _Finder(path)
-    calls = finder.find(value) if table is None else finder.others(value)[table]
-    return {name: _Rebuild(path, name, call).stored(locate) for name, call in calls.items()}
+    return finder.find(value, empty=empty) if table is None else finder.others(value)[table]
+
+
+def rebuilt(path: Place, name: str, call: Call, locate: Locate) -> StoredTensor:
+    """Say where the tensor lies that a call (see `tensor_of`) rebuilds."""
+    return _Rebuild(path, name, call).stored(locate)
 
 
 def other_tables(path: Place, value: Any) -> list[str]:
@@ -96,11 +114,11 @@ def storage_of(path: Place, reference: Any) -> Storage | None:
         return None
     kind, key, count = value[1], value[2], value[4]
     view = value[5] if len(value) > 5 else None
-    if not isinstance(kind, Global) or not isinstance(key, str) or not _is_count(count):
+    if not isinstance(kind, Global) or not isinstance(key, str) or not is_count(count):
         raise MalformedError(f"{path}: a reference to a storage is damaged")
     if view is None:
         return Storage(kind.name, key, count, None)
-    if not isinstance(view, tuple) or len(view) != 3 or not all(map(_is_count, view[1:])):
+    if not isinstance(view, tuple) or len(view) != 3 or not all(map(is_count, view[1:])):
         raise MalformedError(f"{path}: a view of a storage is damaged")
     return Storage(kind.name, key, count, (view[1], view[2]))
 
@@ -113,7 +131,7 @@ class _Finder:
         self._steps = 0
         self._characters = 0
 
-    def find(self, value: Any) -> dict[str, Call]:
+    def find(self, value: Any, *, empty: bool = False) -> dict[str, Call]:
         """Choose the dictionary that holds the model, and flatten it."""
         root = self._parts(value)
         if root is None:
@@ -122,21 +140,26 @@ class _Finder:
                 " save model.state_dict() instead"
             )
         kept = {key: part for key, part in root.items() if key not in SKIPPED_KEYS}
-        if root is _table(value) and not any(map(_tensor, root.values())):
+        if root is table_of(value) and not any(map(tensor_of, root.values())):
             for key in USUAL_KEYS:
                 part = root.get(key)
                 found = self._flat(self._parts(part) or {}, part)
                 if found:
                     return found
-        found = self._flat(kept, value)
-        if not found:
-            raise MalformedError(f"{self._path}: holds no tensors; save model.state_dict()")
+        found = {} if "param_groups" in root else self._flat(kept, value)
+        found = found or MasterFinder(self._path, self._spend).find(value)
+        found = found or self._flat(kept, value)
+        if not found and not empty:
+            raise MalformedError(
+                f"{self._path}: holds no tensors of a model, nor an optimizer's copies of them;"
+                " save model.state_dict()"
+            )
         return found
 
     def others(self, value: Any) -> dict[str, dict[str, Call]]:
         """Tables beside the one that `find` chooses, by key."""
         root = self._parts(value) or {}
-        if root is not _table(value) or any(map(_tensor, root.values())):
+        if root is not table_of(value) or any(map(tensor_of, root.values())):
             return {}
         tables = {
             key: self._flat(self._parts(part) or {}, part)
@@ -165,7 +188,7 @@ class _Finder:
             self._spend(1)
             if not isinstance(key, str | int) or isinstance(key, bool) or id(value) in above:
                 continue
-            call = _tensor(value)
+            call = tensor_of(value)
             inner = self._parts(value) if call is None else {}
             if inner is None:
                 continue
@@ -180,7 +203,7 @@ class _Finder:
 
     def _parts(self, value: Any) -> dict[Any, Any] | None:
         """Give the named parts of a dictionary or of a pickled module; None of anything else."""
-        table = _table(value)
+        table = table_of(value)
         if table is not None or not isinstance(value, Call):
             return table
         state = value.state[0] if isinstance(value.state, tuple) and value.state else value.state
@@ -192,7 +215,7 @@ class _Finder:
             return None
         parts: dict[Any, Any] = {}
         for key in ("_parameters", "_buffers", "_modules"):
-            table = _table(state.get(key)) or {}
+            table = table_of(state.get(key)) or {}
             self._spend(len(table))
             parts.update(table)
         for name in self._unsaved(state.get("_non_persistent_buffers_set")):
@@ -215,32 +238,6 @@ class _Finder:
             raise UnsafeError(f"{self._path}: unfolds into more parts than a model can have")
 
 
-def _tensor(value: Any) -> Call | None:
-    """Unwrap parameters and subclasses down to the call that rebuilds a tensor, if it is one."""
-    for _ in range(8):
-        if not isinstance(value, Call) or not isinstance(value.function, Global):
-            return None
-        module, name, args = value.function.module, value.function.name, value.args
-        if module == "torch._tensor" and name.startswith("_rebuild_from_type"):
-            if len(args) < 3 or not isinstance(args[2], tuple):
-                return None
-            value = Call(args[0], args[2])
-        elif module != "torch._utils" or not name.startswith("_rebuild_"):
-            return None
-        elif name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
-            value = args[0] if args else None
-        else:
-            return value
-    return None
-
-
-def _table(value: Any) -> dict[Any, Any] | None:
-    """Give a dictionary, or the entries of an object that was filled like one."""
-    if isinstance(value, dict):
-        return value
-    return value.items or None if isinstance(value, Call) else None
-
-
 def _title(value: Any) -> str:
     function = value.function if isinstance(value, Call) else None
     if isinstance(function, Global):
@@ -261,7 +258,8 @@ class _Rebuild:
         """Say where the bytes of the tensor are; nothing of them is read."""
         if self._function not in _PLAIN:
             kind = self._function.removeprefix("_rebuild_")
-            return self._obstructed(kind, self._size(), "it is not a plain dense tensor")
+            why = SHARDED if kind == "wrapper_subclass" else "it is not a plain dense tensor"
+            return self._obstructed(kind, self._size(), why)
         if len(self._args) < _PLAIN[self._function]:
             raise self._bad("misses arguments")
         storage = storage_of(self._path, self._args[0])
@@ -269,7 +267,7 @@ class _Rebuild:
             raise self._bad("has no storage")
         shape, stride = self._counts(2), self._counts(3)
         offset = self._args[1]
-        if len(shape) != len(stride) or not _is_count(offset):
+        if len(shape) != len(stride) or not is_count(offset):
             raise self._bad("has a shape, stride or offset that makes no sense")
         dtype = self._dtype(storage)
         if dtype not in ITEMSIZE:
@@ -292,7 +290,7 @@ class _Rebuild:
         if isinstance(shape, Call) and shape.args:  # torch.Size((…))
             shape = shape.args[0]
         sound = isinstance(shape, tuple | list) and len(shape) <= MAX_DIMENSIONS
-        if not sound or not all(map(_is_count, shape)) or _product(tuple(shape)) >= 1 << 62:
+        if not sound or not all(map(is_count, shape)) or _product(tuple(shape)) >= 1 << 62:
             return ()
         return tuple(shape)
 
@@ -312,7 +310,7 @@ class _Rebuild:
         value = self._args[index]
         if not isinstance(value, tuple | list) or len(value) > MAX_DIMENSIONS:
             raise self._bad("has a bad shape or stride")
-        if not all(map(_is_count, value)) or _product(tuple(value)) >= 1 << 62:
+        if not all(map(is_count, value)) or _product(tuple(value)) >= 1 << 62:
             raise self._bad("has a shape or stride out of range")
         return tuple(value)
 
@@ -328,7 +326,3 @@ def _product(lengths: tuple[int, ...]) -> int:
     for length in lengths:
         product *= length
     return product
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
