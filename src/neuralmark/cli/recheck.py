@@ -30,6 +30,7 @@ LONGEST = 60
     type=options.PATH,
     help="Anchor of the mark, or the unmarked original; default: sought beside the claim.",
 )
+@options.among_option
 @options.code_options
 @options.json_option
 @click.pass_context
@@ -41,6 +42,7 @@ def command(
     passphrase_file: Path | None,
     claim_file: Path | None,
     anchor: Path | None,
+    among: int,
     code: str | None,
     triggers: Path | None,
     as_json: bool,
@@ -62,7 +64,7 @@ def command(
             options.live(code, model),
             key,
             claim=claim_file,
-            options=VerifyOptions(anchor),
+            options=VerifyOptions(anchor, among=among),
             triggers=triggers,
             progress=progress,
         )
