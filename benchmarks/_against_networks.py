@@ -23,7 +23,7 @@ from neuralmark.attacks.finetune import Finetune
 from neuralmark.attacks.nullspace import Nullspace
 
 THRESHOLDS = (1e-3, 1e-2, 0.1)
-AMOUNTS = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0, 1000.0)
+AMOUNTS = (0.25, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1000.0)
 POINT = 1.0
 TESTED, SHOWN, TUNED = 2000, 512, 2500
 BATCH = 250
