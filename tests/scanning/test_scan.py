@@ -23,7 +23,7 @@ from neuralmark import (
     verify,
 )
 from neuralmark.errors import MissingExtraError, ParameterError, ScanMismatchError
-from neuralmark.sandbox import SandboxLimits
+from neuralmark.sandbox.limits import SandboxLimits
 from neuralmark.scanning import planning, readers, running, targets
 from neuralmark.scanning.running import Tally
 from tests.support import hostile

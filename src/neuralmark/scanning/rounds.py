@@ -13,7 +13,7 @@ from typing import Any
 from neuralmark.core.encoding import canonical_json
 from neuralmark.marking.options import options_of
 from neuralmark.records import presenting
-from neuralmark.sandbox import Protection
+from neuralmark.sandbox.confined import Protection
 from neuralmark.scanning import journal, results
 from neuralmark.scanning.contract import (
     LOCAL,
