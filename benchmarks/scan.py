@@ -103,18 +103,30 @@ def resident(pid: int) -> dict[int, int]:
     return found
 
 
+def processor_time(pid: int) -> dict[int, float]:
+    """Seconds of the processor that the children of a process have used."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            used = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11:13]
+            found[int(child)] = sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
 class Sampler(threading.Thread):
-    """Looks at the memory of the workers every now and then."""
+    """Looks at the memory and the processor time of the workers every now and then."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.seen: list[tuple[float, int]] = []
+        self.used: dict[int, float] = {}
         self._ended = threading.Event()
 
     def run(self) -> None:
         """Until it is ended."""
         begun = time.perf_counter()
         while not self._ended.wait(0.5):
+            self.used |= processor_time(os.getpid())
             sizes = resident(os.getpid())
             if sizes:
                 self.seen.append((time.perf_counter() - begun, max(sizes.values())))
@@ -125,8 +137,10 @@ class Sampler(threading.Thread):
         self.join()
 
 
-def scanned(case: Case, out: str, jobs: int, models: list[Path]) -> tuple[float, ScanResult]:
-    """A scan of these models, and how long it took."""
+def scanned(
+    case: Case, out: str, jobs: int, models: list[Path]
+) -> tuple[float, ScanResult, Sampler]:
+    """A scan of these models, how long it took, and what its workers used."""
     results: list[ScanResult] = []
 
     def run() -> None:
@@ -140,7 +154,11 @@ def scanned(case: Case, out: str, jobs: int, models: list[Path]) -> tuple[float,
             )
         )
 
-    return seconds_of(run), results[0]
+    sampler = Sampler()
+    sampler.start()
+    seconds = seconds_of(run)
+    sampler.end()
+    return seconds, results[0], sampler
 
 
 def by_library(case: Case, pairs: list[tuple[Path, str]]) -> float:
@@ -184,14 +202,11 @@ def main(arguments: list[str] | None = None) -> int:
             for _ in range(PAIRS)
         ]
         library, processes = by_library(case, sample), by_processes(case, sample[:PROCESSES])
-        sampler = Sampler()
-        sampler.start()
-        seconds, result = scanned(case, "out", 2, case.models)
-        sampler.end()
+        seconds, result, sampler = scanned(case, "out", 2, case.models)
         found = {(row.target, str(row.key_name)) for row in result.rows() if row.found}
         few = case.models[: chosen.few]
-        one, _ = scanned(case, "one", 1, few)
-        two, _ = scanned(case, "two", 2, few)
+        one, _, single = scanned(case, "one", 1, few)
+        two, _, double = scanned(case, "two", 2, few)
     report.table(
         ["", "seconds a pair", f"{pairs:,} pairs"],
         [
@@ -204,7 +219,12 @@ def main(arguments: list[str] | None = None) -> int:
         f"The loops were measured on {PROCESSES} and {PAIRS} pairs and extrapolated; the scan was"
         f" measured whole. {result.correction}; rows: {result.counts}"
     )
-    report.note(f"{len(few)} models: one job {one:.1f} s, two jobs {two:.1f} s")
+    apart = max(single.used.values()) / max(double.used.values())
+    report.note(
+        f"{len(few)} models: one job {one:.1f} s, two jobs {two:.1f} s; by processor time, which"
+        f" other work does not change, the busier of two workers has {apart:.2f} times less to do"
+        f" than one alone; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
     middle = len(sampler.seen) // 2
     first, second = (
         max(size for _, size in part) for part in (sampler.seen[:middle], sampler.seen[middle:])

@@ -124,7 +124,7 @@ class _Given(NamedTuple):
 def _verified_apart(model: Any, key: Key, given: _Given, progress: Progress | None) -> Verdict:
     """Have a sandboxed process verify; what it says is read as any verdict from elsewhere."""
     from neuralmark.anchors.anchor import Anchor
-    from neuralmark.sandbox import Confined
+    from neuralmark.sandbox.confined import Confined
     from neuralmark.sandbox.served import PlaceServer
 
     if not isinstance(model, str | Path | FarPlace) or given.triggers is not None:

@@ -16,7 +16,8 @@ from neuralmark.errors import (
     SandboxError,
     TimeLimitError,
 )
-from neuralmark.sandbox import Confined, SandboxLimits
+from neuralmark.sandbox.confined import Confined
+from neuralmark.sandbox.limits import SandboxLimits
 from tests.support import hostile
 
 LIMITS = SandboxLimits(memory=1 << 30, seconds=60)

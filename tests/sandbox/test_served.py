@@ -7,7 +7,9 @@ import pytest
 
 from neuralmark import Key, VerifyOptions, embed, verify
 from neuralmark.errors import CheckpointError, ParameterError, SandboxError
-from neuralmark.sandbox import Confined, SandboxLimits, served
+from neuralmark.sandbox import served
+from neuralmark.sandbox.confined import Confined
+from neuralmark.sandbox.limits import SandboxLimits
 from neuralmark.sandbox.served import QUESTION, PlaceServer
 from tests.support import hostile
 from tests.support.far import MirrorPlace

@@ -8,7 +8,7 @@ import pytest
 
 from neuralmark import ScanOptions, scan
 from neuralmark.errors import SandboxError
-from neuralmark.sandbox import SandboxLimits
+from neuralmark.sandbox.limits import SandboxLimits
 from neuralmark.scanning import cluster
 from tests.support import hostile
 from tests.support.models import gaussian_model

@@ -23,15 +23,25 @@ from neuralmark import (
     verify,
 )
 from neuralmark.errors import MissingExtraError, ParameterError, ScanMismatchError
-from neuralmark.sandbox import SandboxLimits
-from neuralmark.scanning import planning, running
+from neuralmark.sandbox.limits import SandboxLimits
+from neuralmark.scanning import planning, readers, running, targets
 from neuralmark.scanning.running import Tally
 from tests.support import hostile
 from tests.support.commands import PYTHON
 from tests.support.models import gaussian, gaussian_model, sharded_model
 from tests.support.paths import ROOT
 from tests.support.processes import PATIENCE
-from tests.support.scans import ONE, by_name, keys_of, mark, models_in, permuted, same, statuses
+from tests.support.scans import (
+    ONE,
+    by_name,
+    keys_of,
+    mark,
+    mirrored,
+    models_in,
+    permuted,
+    same,
+    statuses,
+)
 
 MARKED = 2, 3
 
@@ -346,6 +356,21 @@ def test_watching_tells_what_is_new(tmp_path: Path) -> None:
     assert [Path(row.target).name for row in new] == ["00.safetensors", "marked-late.safetensors"]
     assert new[1].trials is not None
     assert new[1].trials % (3 * 2 * 12) == 0  # marks x targets x 3 · 4
+
+
+def test_far_models_are_read_by_the_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker has no network and no such address: what it reads, its parent hands over."""
+    keys, models = case(tmp_path / "models")
+    for module in (targets, readers):
+        monkeypatch.setattr(module, "place_of", mirrored)
+    result = scan([f"mirror://{models}"], keys, tmp_path / "out", options=ScanOptions(jobs=2))
+    assert result.counts == {"nothing": 4, "verified": 2}
+    near = scan([models], keys, tmp_path / "near", options=ONE)
+    for far, here in zip(result.rows(), near.rows(), strict=True):
+        assert far.target == f"mirror://{here.target}"
+        assert (far.status, far.key, far.matched, far.trials) == (
+            *(here.status, here.key, here.matched, here.trials),
+        )
 
 
 def test_what_is_older_is_left_out(tmp_path: Path) -> None:

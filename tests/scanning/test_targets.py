@@ -2,15 +2,17 @@
 
 import io
 import os
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from neuralmark.errors import ParameterError
+from neuralmark.errors import CheckpointError, ParameterError
 from neuralmark.scanning import targets
 from neuralmark.scanning.targets import stamp_of, targets_of
 from tests.support.models import gaussian_model, sharded_model
+from tests.support.scans import MirroredAddress, mirrored
 
 
 def names(*given: object, **more: object) -> list[str]:
@@ -142,3 +144,44 @@ def test_what_cannot_be_listed_holds_nothing(
 
     monkeypatch.setattr(os, "scandir", scandir)
     assert names(tmp_path) == ["a.safetensors"]
+
+
+def test_far_folders_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "place_of", mirrored)
+    model = gaussian_model(tmp_path / "a.safetensors")
+    sharded_model(tmp_path / "whole")
+    (tmp_path / "notes.txt").write_text("?")
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "model_index.json").write_text("{}")
+    assert sorted(targets_of([f"mirror://{tmp_path}"])) == [
+        f"mirror://{model}",
+        f"mirror://{tmp_path}/pipeline",
+        f"mirror://{tmp_path}/whole/model.safetensors.index.json",
+    ]
+    assert list(targets_of([f"mirror://{model}"])) == [f"mirror://{model}"]
+    stamp, changed = stamp_of(f"mirror://{model}", far=True)
+    assert stamp is not None
+    assert changed is None
+    assert stamp_of(f"mirror://{model}") == (None, None)
+
+
+def test_far_folders_that_break_off_become_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "place_of", mirrored)
+    gaussian_model(tmp_path / "a.safetensors")
+    usual = MirroredAddress.iterdir
+
+    def broken(self: MirroredAddress) -> Iterator[MirroredAddress]:
+        yield from usual(self)
+        raise CheckpointError("the connection broke off")
+
+    monkeypatch.setattr(MirroredAddress, "iterdir", broken)
+    found = list(targets_of([f"mirror://{tmp_path}"]))
+    assert found == [f"mirror://{tmp_path}/a.safetensors", f"mirror://{tmp_path}"]
+
+    def silent(self: MirroredAddress) -> None:
+        raise OSError("no answer")
+
+    monkeypatch.setattr(MirroredAddress, "stamp", silent)
+    assert stamp_of(f"mirror://{tmp_path}/a.safetensors", far=True) == (None, None)

@@ -7,8 +7,26 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from neuralmark import EmbedOptions, Key, ScanOptions, ScanResult, embed
+from neuralmark.checkpoints import place_of
 from neuralmark.scanning.contract import ScanRow
+from neuralmark.storage.places import Place
+from tests.support.far import MirrorPlace
 from tests.support.models import QUICK, gaussian_model
+
+
+class MirroredAddress(MirrorPlace):
+    """Behind mirror://PATH lies a file or folder of this machine, as if it were far."""
+
+    def __str__(self) -> str:
+        return f"mirror://{self.path}"
+
+
+def mirrored(target: str) -> Place:
+    """In the place of `place_of`: knows the kind of addresses above."""
+    if target.startswith("mirror://"):
+        return MirroredAddress(Path(target.removeprefix("mirror://")))
+    return place_of(target)
+
 
 PLAIN = EmbedOptions(anchor=False)
 ONE = ScanOptions(jobs=1)

@@ -32,6 +32,7 @@ LONGEST = 60
     help="Anchor of the mark, or the unmarked original; default: sought beside the claim.",
 )
 @options.base_option
+@options.among_option
 @options.code_options
 @options.remote_options
 @options.json_option
@@ -45,6 +46,7 @@ def command(
     claim_file: Path | None,
     anchor: Path | None,
     base: Path | None,
+    among: int,
     code: str | None,
     triggers: Path | None,
     as_json: bool,
@@ -66,7 +68,7 @@ def command(
             options.live(code, model),
             key,
             claim=claim_file,
-            options=VerifyOptions(anchor, base=base),
+            options=VerifyOptions(anchor, base=base, among=among),
             triggers=triggers,
             progress=progress,
         )

@@ -11,8 +11,3 @@
 The parent trusts nothing that comes back: answers are JSON of a limited size, never pickles. The
 process has no network, starts no other, sends no signals, and opens files to read only.
 """
-
-from neuralmark.sandbox.confined import Confined, Protection
-from neuralmark.sandbox.limits import SandboxLimits
-
-__all__ = ["Confined", "Protection", "SandboxLimits"]

@@ -6,8 +6,9 @@ go to the machines of the cluster in memory: use one that is yours.
 
 from neuralmark.checkpoints import place_of
 from neuralmark.errors import NeuralMarkError, SandboxError
-from neuralmark.sandbox import Confined, Protection, SandboxLimits, child
-from neuralmark.sandbox.confined import error_of
+from neuralmark.sandbox import child
+from neuralmark.sandbox.confined import Confined, Protection, error_of
+from neuralmark.sandbox.limits import SandboxLimits
 from neuralmark.sandbox.served import PlaceServer
 from neuralmark.scanning import work
 from neuralmark.scanning.contract import Errand, ScanOptions, ScanTerms

@@ -170,23 +170,27 @@ def batches(heads: Iterable[Head], workers: int = 1) -> list[tuple[Todo, ...]]:
     for head in heads:
         alike.setdefault(head.signature, []).append(head)
     made = [batch for group in alike.values() for batch in _cut(group)]
-    made.sort(key=len, reverse=True)  # the longest first, so that none is left over at the end
+    made.sort(key=_size, reverse=True)  # the largest first, so that none is left over at the end
     while made and len(made) < workers and len(made[0]) > 1:
         largest = made.pop(0)
         middle = -(-len(largest) // 2)
         made += [largest[:middle], largest[middle:]]
-        made.sort(key=len, reverse=True)
-    return made
+        made.sort(key=_size, reverse=True)
+    return [tuple(head.todo for head in batch) for batch in made]
 
 
-def _cut(group: Sequence[Head]) -> Iterator[tuple[Todo, ...]]:
+def _size(batch: Sequence[Head]) -> tuple[int, int]:
+    return sum(head.size for head in batch), len(batch)
+
+
+def _cut(group: Sequence[Head]) -> Iterator[Sequence[Head]]:
     """Models with one header, in batches of bounded size."""
-    batch: list[Todo] = []
+    batch: list[Head] = []
     size = 0
     for head in group:
         if batch and (len(batch) == MOST_TOGETHER or size + head.size > HELD):
-            yield tuple(batch)
+            yield batch
             batch, size = [], 0
-        batch.append(head.todo)
+        batch.append(head)
         size += head.size
-    yield tuple(batch)
+    yield batch

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from neuralmark.checkpoints import place_of
 from neuralmark.errors import NeuralMarkError, SandboxError
-from neuralmark.sandbox import Confined, Protection, SandboxLimits
+from neuralmark.sandbox.confined import Confined, Protection
+from neuralmark.sandbox.limits import SandboxLimits
 from neuralmark.sandbox.served import PlaceServer
 from neuralmark.scanning import work
 from neuralmark.scanning.contract import Errand, ScanOptions, ScanTerms

@@ -13,7 +13,7 @@ from typing import Any
 from neuralmark.core.encoding import canonical_json
 from neuralmark.marking.options import options_of
 from neuralmark.records import presenting
-from neuralmark.sandbox import Protection
+from neuralmark.sandbox.confined import Protection
 from neuralmark.scanning import journal, results
 from neuralmark.scanning.contract import (
     LOCAL,
@@ -227,7 +227,8 @@ class _Scan:
     def _listing(self, turn: int, *, watches: bool) -> Listing:
         """The targets of a round: those that are new, where somebody watches."""
         path = self.folder / f"targets-{turn:04}.jsonl"
-        found = _stamped(targets_of(self.targets, self.lists, self.folder), self.options.since)
+        named = targets_of(self.targets, self.lists, self.folder)
+        found = _stamped(named, self.options.since, far=watches)
         if not watches:
             return Listing.of(path, found, presenting.now())
         with closing(_seen(self.folder)) as seen:
@@ -284,7 +285,9 @@ def _recount(tally: Tally, progress: RoundJournal) -> None:
             tally.by_status[row.status] = tally.by_status.get(row.status, 0) + 1
 
 
-def _stamped(targets: Iterator[str], since: float | None) -> Iterator[tuple[str, str | None]]:
+def _stamped(
+    targets: Iterator[str], since: float | None, *, far: bool
+) -> Iterator[tuple[str, str | None]]:
     """Each target once, with its stamp, if it was changed lately enough."""
     known: set[int] = set()
     for target in targets:
@@ -293,7 +296,7 @@ def _stamped(targets: Iterator[str], since: float | None) -> Iterator[tuple[str,
             continue
         if len(known) < MOST_REMEMBERED:
             known.add(mark)
-        stamp, changed = stamp_of(target)
+        stamp, changed = stamp_of(target, far=far)
         if since is None or changed is None or changed >= since:
             yield target, stamp
 

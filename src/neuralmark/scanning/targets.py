@@ -14,9 +14,11 @@ from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
 
-from neuralmark.errors import ParameterError
+from neuralmark.checkpoints import place_of
+from neuralmark.errors import NeuralMarkError, ParameterError
 from neuralmark.scanning.contract import TargetName
 from neuralmark.storage.files import LEFT_OUT
+from neuralmark.storage.places import FarPlace
 
 SUFFIXES = (
     *(".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".pt2", ".gguf", ".onnx"),
@@ -66,7 +68,7 @@ def _listed(file: str | Path) -> Iterator[str]:
 
 def _expanded(target: TargetName, skip: Path | None) -> Iterator[str]:
     if is_address(target):
-        yield target
+        yield from _behind(target)
         return
     path = Path(target)
     if _is_folder(path):
@@ -77,6 +79,38 @@ def _expanded(target: TargetName, skip: Path | None) -> Iterator[str]:
         yield from _matching(target, skip)
     else:
         yield target
+
+
+def _behind(address: TargetName) -> Iterator[str]:
+    """The models behind an address: itself, or those in the folder that it is.
+
+    What cannot be listed is passed on as it is, and becomes a row.
+    """
+    empty = True
+    try:
+        place = place_of(address)
+        if isinstance(place, FarPlace) and not place.is_file() and place.is_dir():
+            for found in _far(place):
+                empty = False
+                yield found
+    except (NeuralMarkError, OSError):
+        empty = True
+    if empty:
+        yield address
+
+
+def _far(folder: FarPlace) -> Iterator[str]:
+    """The models in a far folder and below, as they are listed."""
+    left = [folder]
+    while left:
+        here = left.pop()
+        for each in here.iterdir():
+            if each.name in FOLDERS:
+                yield str(here)
+            elif is_model_name(each.name):
+                yield str(each)
+            elif "." not in each.name and each.is_dir():
+                left.append(each)
 
 
 def _is_folder(path: Path) -> bool:
@@ -133,12 +167,23 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 def is_model_file(path: Path) -> bool:
     """Whether a file is a model, or the index of one; its shards alone are none."""
-    name = path.name
+    return is_model_name(path.name) or (not _is_other(path.name) and _begins_like_one(path))
+
+
+def is_model_name(name: str) -> bool:
+    """Whether a file of this name is a model, or the index of one.
+
+    >>> is_model_name("model.safetensors.index.json"), is_model_name("notes.txt")
+    (True, False)
+    """
     if _INDEX.search(name):
         return True
-    if _SHARD.search(name) or name.endswith((".nmkey", ".anchor", ".claim.json")):
-        return False
-    return name.lower().endswith(SUFFIXES) or _begins_like_one(path)
+    return name.lower().endswith(SUFFIXES) and not _is_other(name)
+
+
+def _is_other(name: str) -> bool:
+    """Whether it is a shard, a key, an anchor or a claim."""
+    return bool(_SHARD.search(name)) or name.endswith((".nmkey", ".anchor", ".claim.json"))
 
 
 def _begins_like_one(path: Path) -> bool:
@@ -158,13 +203,13 @@ def _begins_like_one(path: Path) -> bool:
         os.close(handle)
 
 
-def stamp_of(target: TargetName) -> tuple[str | None, float | None]:
-    """What changes with a file or folder of this machine, and when it was last changed.
+def stamp_of(target: TargetName, *, far: bool = False) -> tuple[str | None, float | None]:
+    """What changes with a file or folder, and when it was last changed.
 
-    Nothing for what is not there, or far.
+    Nothing for what is not there; of what is far, the stamp only, and only if that is asked for.
     """
     if is_address(target):
-        return None, None
+        return (_far_stamp(target) if far else None), None
     path = Path(target)
     try:
         facts = path.stat()
@@ -174,6 +219,14 @@ def stamp_of(target: TargetName) -> tuple[str | None, float | None]:
     except (OSError, ValueError):
         return None, None
     return f"{facts.st_size}-{facts.st_mtime_ns}-{facts.st_ino}", facts.st_mtime
+
+
+def _far_stamp(target: TargetName) -> str | None:
+    try:
+        place = place_of(target)
+        return repr(place.stamp()) if isinstance(place, FarPlace) else None
+    except (NeuralMarkError, OSError):
+        return None
 
 
 def _stamp_of_folder(folder: Path) -> tuple[str | None, float | None]:
