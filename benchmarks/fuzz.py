@@ -175,25 +175,9 @@ class Fuzzer:
             (self.model / other).unlink()
             os.link(sound / other, self.model / other)
             return self.model
-        if seed.inside:
-            return self._within(seed.inside, data)
         path = self.work / f"input{seed.suffix}"
         path.write_bytes(data)
         return path
-
-    def _within(self, inside: str, data: bytes) -> Path:
-        """A folder whose files are sound, but for one."""
-        sound = self.folder / inside
-        copy = self.work / sound.parent.name
-        copy.mkdir(exist_ok=True)
-        for entry in sound.parent.iterdir():
-            target = copy / entry.name
-            target.unlink(missing_ok=True)
-            if entry.name == sound.name:
-                target.write_bytes(data)
-            else:
-                os.link(entry, target)
-        return copy
 
     def _offence(self, seed: Seed, data: bytes, number: int, text: str, outcome: Outcome) -> None:
         self.dump.mkdir(parents=True, exist_ok=True)
