@@ -11,6 +11,7 @@ unchanged file, which must read.
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -148,13 +149,13 @@ class Fuzzer:
             for entry in sound.iterdir():
                 target = self.model / entry.name
                 if not target.exists():
-                    os.link(entry, target)
+                    shutil.copyfile(entry, target)  # a link would change the inode under others
             name = _corpus.INDEX if seed.reader == "index" else _corpus.SHARD
             (self.model / name).unlink()
             (self.model / name).write_bytes(data)
             other = _corpus.SHARD if seed.reader == "index" else _corpus.INDEX
             (self.model / other).unlink()
-            os.link(sound / other, self.model / other)
+            shutil.copyfile(sound / other, self.model / other)
             return self.model
         if seed.inside:
             return self._within(seed.inside, data)
@@ -168,12 +169,7 @@ class Fuzzer:
         copy = self.work / sound.parent.name
         copy.mkdir(exist_ok=True)
         for entry in sound.parent.iterdir():
-            target = copy / entry.name
-            target.unlink(missing_ok=True)
-            if entry.name == sound.name:
-                target.write_bytes(data)
-            else:
-                os.link(entry, target)
+            (copy / entry.name).write_bytes(data if entry == sound else entry.read_bytes())
         return copy
 
     def _offence(self, seed: Seed, data: bytes, number: int, text: str, outcome: Outcome) -> None:
