@@ -13,6 +13,7 @@ import argparse
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -146,15 +147,14 @@ class Fuzzer:
         return taken
 
     def _put_within(self, seed: Seed, data: bytes) -> Path:
-        """A folder of links to sound files, one of them replaced."""
+        """A folder of sound files, one of them replaced."""
         if self.changed:
             (self.work / self.changed).unlink()
         for entry in (self.folder / seed.place.split("/")[0]).rglob("*"):
             target = self.work / entry.relative_to(self.folder)
             if entry.is_file() and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                os.link(entry, target)
-        (self.work / seed.place).unlink()
+                shutil.copyfile(entry, target)
         (self.work / seed.place).write_bytes(data)
         self.changed = seed.place
         return self.work / seed.opens
@@ -167,13 +167,13 @@ class Fuzzer:
             for entry in sound.iterdir():
                 target = self.model / entry.name
                 if not target.exists():
-                    os.link(entry, target)
+                    shutil.copyfile(entry, target)  # a link would change the inode under others
             name = _corpus.INDEX if seed.reader == "index" else _corpus.SHARD
             (self.model / name).unlink()
             (self.model / name).write_bytes(data)
             other = _corpus.SHARD if seed.reader == "index" else _corpus.INDEX
             (self.model / other).unlink()
-            os.link(sound / other, self.model / other)
+            shutil.copyfile(sound / other, self.model / other)
             return self.model
         path = self.work / f"input{seed.suffix}"
         path.write_bytes(data)
