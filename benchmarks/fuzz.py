@@ -1,6 +1,6 @@
 """Mutational fuzzing of every reader: checkpoints, key files, claims, imported matrices.
 
-    python -m benchmarks.fuzz [--inputs 100000] [--seed 0] [--processes 2] [--only WORD]
+    python -m benchmarks.fuzz [--inputs 200000] [--seed 0] [--processes 2] [--only WORD]
                               [--dump DIR] [--json]
 
 Must be reached: whatever the input, only subclasses of NeuralMarkError come out, no warning is
@@ -280,7 +280,7 @@ def show(report: Report, total: Outcome) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser(__doc__)
-    options.add_argument("--inputs", type=int, default=100_000)
+    options.add_argument("--inputs", type=int, default=200_000)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--processes", type=int, default=2)
     options.add_argument("--dump", type=Path, default=Path("fuzz-offences"))
