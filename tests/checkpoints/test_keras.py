@@ -1,6 +1,7 @@
 """Keras: held against what Keras itself shows; nothing leads out of the file."""
 
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from neuralmark.checkpoints import keras as keras_files
 from neuralmark.checkpoints.readers import hdf5
 from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.checkpoints.readers.hdf5 import runs
+from neuralmark.checkpoints.readers.hdf5_names import ReadAt, name_of
 from neuralmark.errors import (
     CheckpointError,
     MalformedError,
@@ -521,3 +523,73 @@ def test_committed_types_are_passed_over(tmp_path: Path) -> None:
         file["kind"] = np.dtype("f4")
         file["a"] = gaussian(3)
     assert open_checkpoint(tmp_path / "m.h5").names() == ["a"]
+
+
+def named(path: Path, name: Any) -> bytearray:
+    """The bytes of a file with one layer of this name."""
+    layers_file(path, {"dense": {"0": gaussian(3, 4)}})
+    with h5py.File(path, "a") as file:
+        file["layers/dense/vars"].attrs["other"] = "x" * 100
+        file["layers/dense/vars"].attrs["name"] = name
+    return bytearray(path.read_bytes())
+
+
+@pytest.mark.parametrize("size", [0, 0xFFFFFFFFFFFFFFE9, 0xFFFFFFFFFFFFFFF0, 1 << 63, 5])
+def test_heaps_on_which_hdf5_never_ends(size: int, tmp_path: Path) -> None:
+    """Read by h5py, the attribute of some of these files is never there."""
+    path = tmp_path / "m.h5"
+    data = named(path, "mine")
+    assert open_checkpoint(path).names() == ["mine.kernel"]
+    struct.pack_into("<Q", data, data.index(b"GCOL") + 24, size)
+    path.write_bytes(data)
+    (name,) = open_checkpoint(path).names()
+    assert name in ("dense.kernel", "mine.kernel")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("mine", "mine"), ("a/b", "a.b"), ("ü" * 40, "ü" * 40), (np.bytes_(b"fixed"), "fixed"),
+        ("", "dense"), ("x" * 2000, "dense"), ("a\nb", "dense"), (np.bytes_(b"\xff"), "dense"),
+        (5, "dense"),
+    ],
+)  # fmt: skip
+def test_names_of_layers(name: Any, shown: str, tmp_path: Path) -> None:
+    named(tmp_path / "m.h5", name)
+    assert open_checkpoint(tmp_path / "m.h5").names() == [f"{shown}.kernel"]
+
+
+def reading(data: bytes) -> ReadAt:
+    return lambda length, at: data[at : at + length]
+
+
+def test_names_in_damaged_headers(tmp_path: Path) -> None:
+    """Every byte of the way to a name, changed: a text or nothing, and always an end."""
+    data = bytes(named(tmp_path / "m.h5", "mine"))
+    with h5py.File(tmp_path / "m.h5") as file:
+        start = h5py.h5o.get_info(file["layers/dense/vars"].id).addr
+    assert name_of(reading(data), start) == "mine"
+    heap = data.index(b"GCOL")
+    for at in (*range(start, start + 400), *range(heap, heap + 200)):
+        for value in (0, 1, 0x10, 0xFF):
+            changed = data[:at] + bytes([value]) + data[at + 1 :]
+            found = name_of(reading(changed), start)
+            assert found is None or isinstance(found, str)
+    for length in range(0, len(data), 97):
+        assert name_of(reading(data[:length]), start) in (None, "mine")
+
+
+def test_continuations_that_lead_to_themselves() -> None:
+    block = struct.pack("<BxHII4x", 1, 1, 1, 24)
+    block += struct.pack("<HHB3xQQ", 0x10, 16, 0, 16, 24)
+    assert name_of(reading(block), 0) is None
+    odd = struct.pack("<BxHII4x", 1, 1, 1, 16) + struct.pack("<HHB3xQ", 0x0C, 8, 0, 99)
+    assert name_of(reading(odd), 0) is None
+
+
+def test_newer_headers_have_no_name_for_us(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "m.h5", "w", libver="latest") as file:
+        group = file.create_group("layers/dense/vars")
+        group["0"] = gaussian(3, 4)
+        group.attrs["name"] = "mine"
+    assert open_checkpoint(tmp_path / "m.h5").names() == ["dense.kernel"]

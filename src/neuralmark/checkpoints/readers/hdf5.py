@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from neuralmark.checkpoints.contract import MAX_TENSORS
 from neuralmark.checkpoints.readers.dtypes import decode
+from neuralmark.checkpoints.readers.hdf5_names import name_of
 from neuralmark.errors import MalformedError, MissingExtraError, NeuralMarkError, UnsafeError
-from neuralmark.storage.places import Place, read_at
+from neuralmark.storage.places import Place, bytes_at, read_at
 
 Found = TypeVar("Found")
 
@@ -203,10 +204,15 @@ class _HdfWalker:
         if "layer_names" in attributes or "layer_names0" in attributes:
             self.tree.listed.add(path)
         if path and path[-1] == "vars" and "name" in attributes:
-            kind = attributes.get_id("name")
-            name = attributes["name"] if kind.shape == () and kind.dtype.kind in "OS" else None
-            if isinstance(name, str) and 0 < len(name) <= MAX_NAME:
+            name = name_of(self._read, self._module.h5o.get_info(group.id).addr)
+            if name is not None and name.isprintable():
                 self.tree.names[path[:-1]] = name
+
+    def _read(self, length: int, at: int) -> bytes:
+        """Bytes of the file, as far as it goes."""
+        length = max(0, min(length, self._part.size - at))
+        with self._part.place.open("rb", buffering=0) as file:
+            return bytes_at(file, length, self._part.start + at)
 
     def _tensor(self, found: Any, path: tuple[str, ...]) -> HdfTensor:
         name = "/".join(path)[:120]
