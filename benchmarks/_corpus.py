@@ -208,10 +208,11 @@ def _around_torch(folder: Path) -> list[Seed]:
     return [
         Seed(
             name,
-            "checkpoint",
+            "within" if "/" in place else "checkpoint",
             Path(place).suffix,
             (made / place).read_bytes(),
-            f"torch/{place}" if "/" in place else "",
+            f"torch/{place}",
+            f"torch/{Path(place).parent}",
         )
         for name, place in AROUND_TORCH.items()
     ]

@@ -18,7 +18,7 @@ from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.checkpoints.readers.folders import bare_name, in_folder
 from neuralmark.checkpoints.readers.inert import Call, Global, Opaque, Reader
 from neuralmark.checkpoints.readers.joined import (
-    Part,
+    JoinedPart,
     PartedCheckpoint,
     Shape,
     Source,
@@ -102,7 +102,7 @@ def _of_shards(path: Place, name: str, held: list[tuple[Shape, StoredTensor]]) -
     if len(kinds) > 1:
         raise MalformedError(f"{path}: the parts of {name[:80]!r} are not of one kind")
     ends = [tuple(map(add, offsets, stored.info.shape)) for offsets, stored in held]
-    parts = [Part(o, s.info.shape, Source.of(s)) for o, s in held]
+    parts = [JoinedPart(o, s.info.shape, Source.of(s)) for o, s in held]
     shape = tuple(map(max, *ends)) if len(ends) > 1 else ends[0]
     at = (first.file, first.offset)
     return joined(name, shape, parts, dtype=first.info.dtype, at=at, why=FIXED)
@@ -191,7 +191,7 @@ class _Metadata:
                 raise self._bad(key, "has a part that is shorter than it says")
             spans.append(span)
             find = partial(_part, span, name, dtype, sizes)
-            parts.append(Part(offsets, sizes, Source(find)))
+            parts.append(JoinedPart(offsets, sizes, Source(find)))
         at = min(spans, key=lambda span: (str(span.file), span.offset))
         return joined(name, shape, parts, dtype=dtype, at=(at.file, at.offset), why=FIXED)
 

@@ -15,7 +15,7 @@ from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.checkpoints.readers.folders import bare_name
 from neuralmark.checkpoints.readers.inert import Call
 from neuralmark.checkpoints.readers.joined import (
-    Part,
+    JoinedPart,
     PartedCheckpoint,
     Shape,
     Source,
@@ -148,7 +148,7 @@ class _Flat:
     def size(self) -> int:
         return sum(each.info.size for each in self.tensors)
 
-    def cut(self, start: int, stop: int, at: int) -> Iterator[Part]:
+    def cut(self, start: int, stop: int, at: int) -> Iterator[JoinedPart]:
         """The elements start … stop-1, as parts of a vector in which they begin at `at`."""
         ends = accumulate(each.info.size for each in self.tensors)
         for stored, end in zip(self.tensors, ends, strict=True):
@@ -156,7 +156,7 @@ class _Flat:
             low, high = max(start, begin), min(stop, end)
             if low < high:
                 source = Source.of(stored)
-                yield Part((at + low - start,), (high - low,), source, low - begin)
+                yield JoinedPart((at + low - start,), (high - low,), source, low - begin)
 
 
 class _Partitions:
@@ -285,7 +285,7 @@ class _ZeroWeights:
                 held.append(states.stored(name, fragments[name]))
             self._put(name, shape, list(_Flat(tuple(held)).cut(0, product(shape), 0)))
 
-    def _put(self, name: str, shape: Shape, parts: list[Part]) -> None:
+    def _put(self, name: str, shape: Shape, parts: list[JoinedPart]) -> None:
         if name in self._found:
             raise MalformedError(f"{self._folder}: two parameters are named {name[:80]!r}")
         first = parts[0].source.stored if parts else self._ranks[0].groups[0]

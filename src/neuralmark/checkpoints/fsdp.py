@@ -16,7 +16,7 @@ from neuralmark.checkpoints.folder import INDEXED, WHOLE
 from neuralmark.checkpoints.readers.dtypes import ITEMSIZE
 from neuralmark.checkpoints.readers.inert import Call, Global
 from neuralmark.checkpoints.readers.joined import (
-    Part,
+    JoinedPart,
     PartedCheckpoint,
     Shape,
     Source,
@@ -195,10 +195,10 @@ def _tensor(path: Place, name: str, ranks: list[_Rank]) -> StoredTensor:
         if piece.outer is None or len(piece.mesh) != len(first.mesh) or stored.info.obstacle:
             raise piece.bad("is saved in another way than by other processes")
     counts = [max(piece.mesh[i][0] for piece in pieces) + 1 for i in range(len(first.mesh))]
-    parts: dict[Shape, Part] = {}
+    parts: dict[Shape, JoinedPart] = {}
     for piece, stored in held:
         offsets = piece.placed(shape, counts, stored.info.shape)
-        parts.setdefault(offsets, Part(offsets, stored.info.shape, Source.of(stored)))
+        parts.setdefault(offsets, JoinedPart(offsets, stored.info.shape, Source.of(stored)))
     kind = DTYPES.get(dtype.name, dtype.name)
     if product(shape) * ITEMSIZE.get(kind, 1) > sum(rank.size for rank in ranks):
         raise first.bad("is larger than the files")

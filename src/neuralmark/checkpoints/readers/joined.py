@@ -68,7 +68,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Part:
+class JoinedPart:
     """A box of a tensor: where it begins, how long it is, and what holds its elements."""
 
     offsets: Shape
@@ -102,7 +102,7 @@ class JoinedParts:
 
     nbytes = 0
 
-    def __init__(self, shape: Shape, parts: Sequence[Part]) -> None:
+    def __init__(self, shape: Shape, parts: Sequence[JoinedPart]) -> None:
         """`parts` cover the tensor exactly (see `covered`)."""
         self._shape = shape
         self._parts = sorted(parts, key=lambda part: part.offsets)
@@ -190,13 +190,19 @@ def alone(stored: StoredTensor, why: str) -> StoredTensor:
     info = stored.info
     if info.obstacle:
         return stored
-    part = Part((0,) * len(info.shape), info.shape, Source.of(stored))
+    part = JoinedPart((0,) * len(info.shape), info.shape, Source.of(stored))
     at = (stored.file, stored.offset)
     return joined(info.name, info.shape, [part], dtype=info.dtype, at=at, why=why)
 
 
 def joined(
-    name: str, shape: Shape, parts: Sequence[Part], *, dtype: str, at: tuple[Place, int], why: str
+    name: str,
+    shape: Shape,
+    parts: Sequence[JoinedPart],
+    *,
+    dtype: str,
+    at: tuple[Place, int],
+    why: str,
 ) -> StoredTensor:
     """A tensor that is read from its parts.
 
