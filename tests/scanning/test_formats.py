@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from neuralmark import EmbedOptions, Key, ScanOptions, embed, scan
+from neuralmark import EmbedOptions, Key, Parameters, ScanOptions, embed, scan
 from neuralmark.checkpoints import format_names, open_checkpoint
 from neuralmark.scanning import readers, targets
 from neuralmark.scanning.contract import ScanRow
-from tests.conformance.test_formats import PARAMETERS, arrays, content
-from tests.support.makers import Arrays, maker, safetensors
+from tests.support.makers import Arrays, arrays, content, maker, safetensors
 from tests.support.models import gaussian
 from tests.support.scans import mirrored
+
+PARAMETERS = Parameters(bits=256, pools=288, rounds=2)
 
 RowsOf = dict[str, list[ScanRow]]
 """By the folder that a format has for itself: a far one's name begins with far."""

@@ -7,7 +7,6 @@ import pytest
 
 from neuralmark import Key, RemoteOptions, ScanOptions, issue_copies, scan
 from neuralmark.errors import UsageError
-from tests.remote.conftest import OPTIONS, _alone, web  # noqa: F401 - fixtures
 from tests.support import ranges
 from tests.support.commands import call
 from tests.support.market import LABELS, sold
@@ -15,7 +14,10 @@ from tests.support.models import QUICK, gaussian_model
 from tests.support.ranges import COMMIT, HubRepository, RangeServer
 from tests.support.scans import by_name, keys_of, mark, models_in, same
 
-FAR = ScanOptions(jobs=1, remote=OPTIONS)
+
+@pytest.fixture
+def far(options: RemoteOptions) -> ScanOptions:
+    return ScanOptions(jobs=1, remote=options)
 
 
 @pytest.fixture
@@ -27,7 +29,8 @@ def near(tmp_path: Path) -> tuple[dict[str, Key], Path, Path]:
 
 
 def test_files_behind_urls_are_scanned(
-    web: RangeServer,  # noqa: F811
+    web: RangeServer,
+    far: ScanOptions,
     near: tuple[dict[str, Key], Path, Path],
     tmp_path: Path,
 ) -> None:
@@ -39,7 +42,7 @@ def test_files_behind_urls_are_scanned(
     secret = f"{web.url}/x.safetensors?sig=hunter2"
     user = "https://me:hunter3@example.org/x.safetensors"
     given = [good, plain, f"{web.url}/dead.safetensors", broken, secret, user, "gopher://x/y"]
-    result = scan(given, keys, tmp_path / "out", options=FAR)
+    result = scan(given, keys, tmp_path / "out", options=far)
     assert result.protection is not None
     assert result.protection.whole
     rows = list(result.rows())
@@ -58,7 +61,7 @@ def test_files_behind_urls_are_scanned(
 
 
 def test_private_addresses_become_rows(
-    web: RangeServer,  # noqa: F811
+    web: RangeServer,
     near: tuple[dict[str, Key], Path, Path],
     tmp_path: Path,
 ) -> None:
@@ -72,7 +75,8 @@ def test_private_addresses_become_rows(
 
 
 def test_a_repository_is_walked_page_by_page(
-    web: RangeServer,  # noqa: F811
+    web: RangeServer,
+    far: ScanOptions,
     near: tuple[dict[str, Key], Path, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -86,7 +90,7 @@ def test_a_repository_is_walked_page_by_page(
     hub.put("pipe/encoder/model.safetensors", other.read_bytes())
     hub.put("pipe/model_index.json", json.dumps({"encoder": ["a", "B"]}).encode())
     hub.put("plain.safetensors", other.read_bytes())
-    result = scan(["hf://acme/zoo"], keys, tmp_path / "out", options=FAR)
+    result = scan(["hf://acme/zoo"], keys, tmp_path / "out", options=far)
     told = {row.target: (row.status, row.format) for row in result.rows()}
     root = f"hf://acme/zoo@{COMMIT}"
     assert told == {
@@ -97,7 +101,7 @@ def test_a_repository_is_walked_page_by_page(
 
 
 def test_the_command_scans_folders_of_web_servers(
-    web: RangeServer,  # noqa: F811
+    web: RangeServer,
     near: tuple[dict[str, Key], Path, Path],
     tmp_path: Path,
 ) -> None:
@@ -115,7 +119,7 @@ def test_the_command_scans_folders_of_web_servers(
 
 
 def test_a_sandboxed_verdict_on_a_url_is_the_same(
-    web: RangeServer,  # noqa: F811
+    web: RangeServer,
     tmp_path: Path,
 ) -> None:
     key = Key.new(QUICK)
@@ -140,7 +144,7 @@ def test_a_sandboxed_verdict_on_a_url_is_the_same(
 
 
 def test_a_trace_takes_a_url_and_copies_do_not(
-    web: RangeServer,  # noqa: F811
+    web: RangeServer,
     tmp_path: Path,
 ) -> None:
     market = sold(tmp_path, LABELS[:2])
@@ -161,15 +165,16 @@ def test_a_trace_takes_a_url_and_copies_do_not(
 
 @pytest.mark.slow
 def test_a_cluster_reads_urls(
-    web: RangeServer,  # noqa: F811
+    web: RangeServer,
+    far: ScanOptions,
     near: tuple[dict[str, Key], Path, Path],
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("ray")
     keys, marked, _ = near
     url = web.put("/m.safetensors", marked)
-    here = scan([url], keys, tmp_path / "here", options=FAR)
-    chosen = ScanOptions(jobs=1, engine="ray", remote=OPTIONS)
+    here = scan([url], keys, tmp_path / "here", options=far)
+    chosen = ScanOptions(jobs=1, engine="ray", remote=far.remote)
     there = scan([url], keys, tmp_path / "there", options=chosen)
     assert same(there.rows()) == same(here.rows())
     assert by_name(there)["m.safetensors"][0].status == "verified"
