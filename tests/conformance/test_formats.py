@@ -7,32 +7,16 @@ import pytest
 
 import neuralmark
 from neuralmark import Key, Parameters
-from neuralmark.checkpoints import Checkpoint, format_names, open_checkpoint
+from neuralmark.checkpoints import format_names, open_checkpoint
 from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.errors import NeuralMarkError, UsageError
 from tests.support.far import MirrorPlace
-from tests.support.makers import Arrays, maker, safetensors
+from tests.support.makers import Arrays, arrays, content, maker, safetensors
 
 PARAMETERS = Parameters(bits=256, pools=288, rounds=2)
 FORMATS = pytest.mark.parametrize("form", format_names())
 WRITABLE = pytest.mark.parametrize("form", [f for f in format_names() if maker(f).WRITES])
 READ_ONLY = pytest.mark.parametrize("form", [f for f in format_names() if not maker(f).WRITES])
-
-
-def arrays() -> Arrays:
-    rng = np.random.default_rng(3)
-    shapes: dict[str, tuple[int, ...]] = {"layer.bias": (9,), "layer.weight": (200, 300)}
-    shapes |= {"other.scalar": (), "other.weight": (40, 50)}
-    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-def content(checkpoint: Checkpoint) -> Arrays:
-    return {
-        name: np.concatenate(
-            [decode(piece, checkpoint.info(name).dtype).copy() for piece in checkpoint.read(name)]
-        ).reshape(checkpoint.info(name).shape)
-        for name in checkpoint.names()
-    }
 
 
 def same(one: Arrays, two: Arrays, *, but: str = "") -> bool:

@@ -57,6 +57,10 @@ def test_only_what_was_told_is_served(tmp_path: Path) -> None:
         ["m.safetensors", 0, 5, "look"],
         ["m.safetensors", 0, [], "write", 0, 1],
         ["m.safetensors", 0, [], "read", -1, 1],
+        ["m.safetensors", 0, [], "read", 0, 1 << 70],
+        ["m.safetensors", 0, [], "expect", 7],
+        ["m.safetensors", 0, [], "expect", [[-1, 5]]],
+        ["m.safetensors", 1, ["%2e%2e"], "look"],
         ["m.safetensors"],
     ]
     for arguments in wrong:

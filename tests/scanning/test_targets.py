@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from neuralmark import RemoteOptions
 from neuralmark.errors import CheckpointError, ParameterError
 from neuralmark.scanning import targets
 from neuralmark.scanning.targets import stamp_of, targets_of
@@ -159,7 +160,7 @@ def test_far_folders_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         f"mirror://{tmp_path}/whole/model.safetensors.index.json",
     ]
     assert list(targets_of([f"mirror://{model}"])) == [f"mirror://{model}"]
-    stamp, changed = stamp_of(f"mirror://{model}", far=True)
+    stamp, changed = stamp_of(f"mirror://{model}", RemoteOptions())
     assert stamp is not None
     assert changed is None
     assert stamp_of(f"mirror://{model}") == (None, None)
@@ -184,4 +185,4 @@ def test_far_folders_that_break_off_become_a_row(
         raise OSError("no answer")
 
     monkeypatch.setattr(MirroredAddress, "stamp", silent)
-    assert stamp_of(f"mirror://{tmp_path}/a.safetensors", far=True) == (None, None)
+    assert stamp_of(f"mirror://{tmp_path}/a.safetensors", RemoteOptions()) == (None, None)

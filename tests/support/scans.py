@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from neuralmark import EmbedOptions, Key, ScanOptions, ScanResult, embed
+from neuralmark import EmbedOptions, Key, RemoteOptions, ScanOptions, ScanResult, embed
 from neuralmark.checkpoints import place_of
 from neuralmark.scanning.contract import ScanRow
 from neuralmark.storage.places import Place
@@ -21,11 +21,11 @@ class MirroredAddress(MirrorPlace):
         return f"mirror://{self.path}"
 
 
-def mirrored(target: str) -> Place:
+def mirrored(target: str, options: RemoteOptions | None = None) -> Place:
     """In the place of `place_of`: knows the kind of addresses above."""
     if target.startswith("mirror://"):
         return MirroredAddress(Path(target.removeprefix("mirror://")))
-    return place_of(target)
+    return place_of(target, options)
 
 
 PLAIN = EmbedOptions(anchor=False)

@@ -6,10 +6,12 @@ group `neuralmark.checkpoints`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from fnmatch import translate
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from neuralmark.checkpoints.contract import Checkpoint, TensorInfo
 from neuralmark.checkpoints.readers.hints import hint
@@ -22,20 +24,23 @@ from neuralmark.errors import (
     UsageError,
 )
 from neuralmark.registry import files_of, foreign
-from neuralmark.remote import at_url, is_url
+from neuralmark.remote import RemoteOptions, at_url, is_url
 from neuralmark.storage.journal import refuse_interrupted
 from neuralmark.storage.places import FarPlace, Place
 
 __all__ = [
     "Checkpoint",
     "TensorInfo",
+    "WholeFolder",
     "format_names",
     "is_shard",
+    "is_shard_name",
     "open_checkpoint",
     "open_file",
     "open_stored",
     "place_of",
     "root_of",
+    "whole_folder",
 ]
 
 HEAD_BYTES = 512
@@ -56,7 +61,48 @@ def root_of(path: AnyPlace) -> AnyPlace:
 
 def is_shard(path: Place) -> bool:
     """Whether a file is one of several that make up a model."""
-    return path.is_file() and _SHARD.search(path.name) is not None
+    return path.is_file() and is_shard_name(path.name)
+
+
+def is_shard_name(name: str) -> bool:
+    """Whether a file of this name is one of several that make up a model.
+
+    >>> is_shard_name("model-00001-of-00002.safetensors"), is_shard_name("model.safetensors")
+    (True, False)
+    """
+    return _SHARD.search(name) is not None
+
+
+class WholeFolder(NamedTuple):
+    """A folder that is one model."""
+
+    form: str
+    deep: bool
+    """Whether the folders in it are parts of the model, too."""
+
+
+def whole_folder(folder: Place, names: Iterable[str]) -> WholeFolder | None:
+    """What a folder is that is one model, as files of these names in it show; None: it is none.
+
+    Formats whose models are folders say in PARTS how such files are named, and in DEEP whether
+    folders in these folders belong to them.
+    """
+    told = list(names)
+    for form, (module, pattern) in _of_folders().items():
+        if any(map(pattern.match, told)) and module.matches(folder, b""):
+            return WholeFolder(form, getattr(module, "DEEP", False))
+    return None
+
+
+@cache
+def _of_folders() -> dict[str, tuple[Any, re.Pattern[str]]]:
+    found = {}
+    for form in format_names():
+        module = import_module(f"{__name__}.{form}")
+        parts = getattr(module, "PARTS", ())
+        if parts:
+            found[form] = module, re.compile("|".join(map(translate, parts)))
+    return found
 
 
 def open_checkpoint(path: str | Place, base: str | Place | None = None) -> Checkpoint:
@@ -93,10 +139,10 @@ def _merged(place: Place, base: str | Place) -> Checkpoint:
         raise CheckpointError(f"{place}: cannot be read ({error.strerror or error})") from None
 
 
-def place_of(model: str | Place) -> Place:
+def place_of(model: str | Place, options: RemoteOptions | None = None) -> Place:
     """Where a model is that was named by its path or its URL (or is a place already)."""
     if isinstance(model, str):
-        return at_url(model) if is_url(model) else Path(model)
+        return at_url(model, options) if is_url(model) else Path(model)
     if isinstance(model, Path) and _CRUSHED.match(str(model)) and not model.exists():
         raise UsageError("a URL is given as a text, not as a Path, which takes a slash out of it")
     return model

@@ -24,6 +24,7 @@ from neuralmark.errors import MalformedError, UnreadableError
 from neuralmark.storage.places import Place
 
 CONFIG = "adapter_config.json"
+PARTS = (CONFIG,)
 FILES = ("adapter_model.safetensors", "adapter_model.bin")
 FIXED = (
     "an adapter is merged into its base as it is read: merge them (merge_and_unload in PEFT), save"

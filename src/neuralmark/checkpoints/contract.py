@@ -5,6 +5,9 @@ A format module (one file beside this one; its name is the format's name) has tw
     matches(path, head) -> bool          does this file look like mine? (magic bytes, not suffix)
     open(path) -> Checkpoint             parse the headers; named errors, bounded memory
 
+One whose models are folders has `PARTS`, too: how the files are named that show it to a search
+(`whole_folder`), and `DEEP = True` where folders in it are parts of the model.
+
 `path` is a `Place`: a path, or something far of which only what is asked for is fetched.
 
 Almost every format keeps a tensor as one run of bytes in a file. Such a format only fills in a

@@ -38,6 +38,7 @@ from neuralmark.storage.places import Place
 
 METADATA = ".metadata"
 SHARDS = "shard-*-model-*.safetensors"
+PARTS = (METADATA, SHARDS)
 MAX_OPCODES = 8_000_000
 """Each part takes about a hundred opcodes: 80,000 parts."""
 FIXED = (

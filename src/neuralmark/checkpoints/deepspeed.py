@@ -32,6 +32,7 @@ from neuralmark.storage.places import Place, read_small
 
 LATEST = "latest"
 OPTIMIZERS, MODELS = "*_optim_states.pt", "*_model_states.pt"
+PARTS = (MODELS,)
 MAX_PROCESSES = 100_000
 FIXED = (
     "it is put together from the partitions of a DeepSpeed checkpoint; convert it (zero_to_fp32.py,"

@@ -19,6 +19,7 @@ from neuralmark.storage import places
 from neuralmark.storage.places import Place
 
 INDEX = "model_index.json"
+PARTS, DEEP = (INDEX,), True
 MAX_INDEX = 1 << 20
 MAX_COMPONENTS = 100
 _STEM = r"(?:diffusion_pytorch_model|pytorch_model|model)"

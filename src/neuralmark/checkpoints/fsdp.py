@@ -34,6 +34,7 @@ from neuralmark.storage.places import Place
 
 MAX_RANKS = 10_000
 FLAT = "_flat_param"
+PARTS = tuple(f"*rank*[0-9]*.{ending}" for ending in ("pt", "pth", "bin", "ckpt"))
 INSTEAD = (
     "save with torch.distributed.checkpoint, or gather the model first"
     " (get_model_state_dict with full_state_dict=True)"

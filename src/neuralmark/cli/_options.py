@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from neuralmark.keys.key import Key
+    from neuralmark.remote import RemoteOptions
     from neuralmark.sandbox.limits import SandboxLimits
     from neuralmark.storage.places import Place
 
@@ -51,10 +52,9 @@ class _ModelPath(click.Path):
 
         if not isinstance(value, str) or not is_url(value):
             return super().convert(value, param, ctx)
-        from neuralmark.remote import RemoteOptions, at_url
+        from neuralmark.remote import at_url
 
-        given = {} if ctx is None else ctx.meta.get(_REMOTE, {})
-        return at_url(value, RemoteOptions(**given))
+        return at_url(value, remote_chosen(ctx))
 
 
 PATH = _OwnPath(path_type=Path, readable=False)
@@ -91,6 +91,13 @@ def remote_options(function: F) -> F:
         help="Keep nothing of what URLs give, and use nothing that was kept.",
     )
     return private(uncached(function))
+
+
+def remote_chosen(ctx: click.Context | None) -> "RemoteOptions":
+    """How URLs are read, as `remote_options` were given."""
+    from neuralmark.remote import RemoteOptions
+
+    return RemoteOptions(**({} if ctx is None else ctx.meta.get(_REMOTE, {})))
 
 
 def passphrase_file_option(function: F) -> F:

@@ -111,6 +111,7 @@ def moment(value: str) -> float:
     help="Leave out models last changed before this date, or longer ago than 7d, 12h, ….",
 )
 @click.option("--force", is_flag=True, help="Begin anew in a folder with results of another scan.")
+@options.remote_options
 @options.json_option
 @click.pass_context
 def command(
@@ -137,7 +138,7 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Look for the marks of all keys in all TARGETS: files, folders, globs, addresses.
+    """Look for the marks of all keys in all TARGETS: files, folders, globs, URLs.
 
     Headers and shapes rule most out; the rest is read once for all keys. The bound is corrected for
     marks x targets x ways: the chance that anything at all is verified by luck stays below 2^-128.
@@ -170,6 +171,7 @@ def command(
         rounds=rounds,
         since=since,
         overwrite=force,
+        remote=options.remote_chosen(ctx),
     )
     named = options.load_keys(keys, passphrase_file)
 

@@ -10,12 +10,13 @@ from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
     from neuralmark.records import MarkRead, Trace
+    from neuralmark.storage.places import Place
 
 MOST_SHOWN = 10
 
 
 @click.command("trace", short_help="Say which buyer's copy SUSPECT was made from.")
-@click.argument("suspect", type=options.PATH)
+@click.argument("suspect", type=options.MODEL)
 @options.key_options
 @click.option(
     "--buyers",
@@ -50,11 +51,12 @@ MOST_SHOWN = 10
     metavar="FILE.html",
     help="Write a self-contained page with a picture of all buyers.",
 )
+@options.remote_options
 @options.json_option
 @click.pass_context
 def command(
     ctx: click.Context,
-    suspect: Path,
+    suspect: "Place",
     key_file: Path,
     passphrase_file: Path | None,
     buyers: Path,
@@ -69,7 +71,7 @@ def command(
 
     The weights are put back in order once, wherever they went; then every buyer's mark is looked
     for in what they differ by from the anchor. The bound is corrected for all buyers: give all of
-    them, not only those you suspect. Exit code 0: a buyer is named; 1: none is.
+    them, not only those you suspect. SUSPECT may be a URL. Exit code 0: a buyer is named; 1: none.
     """
     from neuralmark.marking.leaks import trace
     from neuralmark.marking.options import VerifyOptions

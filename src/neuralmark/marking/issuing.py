@@ -20,7 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from neuralmark.checkpoints import Checkpoint, open_checkpoint, open_file, root_of
+from neuralmark.checkpoints import (
+    Checkpoint,
+    open_checkpoint,
+    open_file,
+    place_of,
+    root_of,
+)
 from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.core.subkeys import plain_label
 from neuralmark.errors import InfeasibleError, OutputError, ParameterError, RecordError
@@ -120,15 +126,15 @@ def issue_copies(
         ('Bolt GmbH',)
     """
     options, labels, folder = options_of(CopyOptions, options), buyers_of(buyers), Path(out)
-    _require(key, model)
+    model = _required(key, model)
     tell = progress or (lambda *_: None)
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with journal.exclusive(folder):
         _sweep(folder)
         tell("the owner's copy", 0, len(labels) + 1)
-        register, notes = _begun(Path(model), key, folder, options, overwrite=overwrite)
-        base = _opened(Path(model), key, folder, register)
+        register, notes = _begun(model, key, folder, options, overwrite=overwrite)
+        base = _opened(model, key, folder, register)
         for number, label in enumerate(labels, 1):
             tell(f"copy for {label}", number, len(labels) + 1)
             known = register.of(label)
@@ -142,7 +148,8 @@ def issue_copies(
     return register, notes
 
 
-def _require(key: Key, model: str | Path) -> None:
+def _required(key: Key, model: str | Path) -> Path:
+    """Where the model is; refuses keys and places that copies cannot be made with."""
     if not isinstance(model, str | Path):
         raise ParameterError(f"model must be the path of a checkpoint, not {type(model).__name__}")
     if key.kind != "native" or key.parameters.scheme != "neuralmark":
@@ -150,6 +157,7 @@ def _require(key: Key, model: str | Path) -> None:
             "copies are marked with the scheme neuralmark and a key that has a secret: make one"
             " with 'neuralmark key new'"
         )
+    return local(place_of(model))
 
 
 def _sweep(folder: Path) -> None:

@@ -64,7 +64,7 @@ def trace(
     """Say which buyer's copy a suspect was made from, or which buyers' copies were mixed in it.
 
     Args:
-        suspect: The suspect, as a path or another place that can be read.
+        suspect: The suspect, as a path or a URL (or another place that can be read; see `at_url`).
         key: The owner's key.
         buyers: All buyers: their names, the path of a CSV file with a column `buyer`, the register
             of the copies, or its path (`copies.json`, or the folder), which knows the claim, too.

@@ -21,6 +21,7 @@ from neuralmark.remote.transfer.ranged import FIRST_LOOK, RangedFile
 
 USUAL_NAMES = (
     *("model.safetensors.index.json", "model.safetensors", "adapter_model.safetensors"),
+    "adapter_config.json",
     *("pytorch_model.bin.index.json", "pytorch_model.bin", "model.pt"),
 )
 """What is looked for in a folder of a web server."""

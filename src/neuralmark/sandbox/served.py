@@ -7,27 +7,26 @@ seen by whoever has the model: to keep even that in, fetch the model first.
 
 import json
 import re
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from threading import Lock
 from typing import Any, Self
 
-from neuralmark.errors import SandboxError
+from neuralmark.errors import CheckpointError, SandboxError
 from neuralmark.sandbox import child
-from neuralmark.storage.places import FarPlace, Place, read_at
+from neuralmark.storage.places import FarPlace, Place, expect, read_at
 
 PIECE = 8 << 20
 """Bytes that are handed over at a time."""
 MOST_NAMES = 10_000
 MOST_DEPTH = 8
-KEPT = 256
-"""Places that the parent remembers."""
+MOST_RANGES = 10_000
+"""Ranges that are announced at a time."""
 ServedName = str
 """A model, as the parent told the process."""
 
 QUESTION = "place"
-_BARE = re.compile(r"[\w.+=,@ -]{1,128}")
+_BARE = re.compile(r"[^/\\?#%]{1,255}")
 
 
 class ServedPlace(FarPlace):
@@ -48,11 +47,15 @@ class ServedPlace(FarPlace):
 
     def __eq__(self, other: object) -> bool:
         """Whether it is the same file."""
-        return isinstance(other, ServedPlace) and str(self) == str(other)
+        if not isinstance(other, ServedPlace) or self._target != other._target:
+            return False
+        if self._up == other._up:
+            return self._names == other._names
+        return str(self) == str(other)
 
     def __hash__(self) -> int:
         """The same for the same file."""
-        return hash(str(self))
+        return hash(self._target)
 
     def __str__(self) -> str:
         """Its address as it may be printed."""
@@ -94,6 +97,16 @@ class ServedPlace(FarPlace):
         """What changes with its content, asked for anew."""
         return (json.loads(self._ask("stamp")),)
 
+    def pinned(self) -> str | None:
+        """To which version of it all reading is held."""
+        told = json.loads(self._ask("pinned"))
+        return None if told is None else str(told)
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Pass on what will be read soon."""
+        for at in range(0, len(ranges), MOST_RANGES):
+            self._ask("expect", ranges[at : at + MOST_RANGES])
+
     def read_into(self, buffer: memoryview, at: int) -> int:
         """Fill the buffer with the bytes from `at` on; returns how many there were."""
         done = 0
@@ -113,12 +126,14 @@ class PlaceServer:
         """`find` gives the place of a target."""
         self._find = find
         self._allowed: frozenset[str] = frozenset()
-        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._places: dict[str, Place] = {}
         self._lock = Lock()
 
     def allow(self, targets: Iterable[str]) -> None:
-        """From now on, answer for these."""
+        """From now on, answer for these; what is known of others is forgotten."""
         self._allowed = frozenset(targets)
+        with self._lock:
+            self._places = {each: self._places[each] for each in self._allowed & {*self._places}}
 
     def answer(self, question: str, arguments: list[Any]) -> bytes:
         """What a question comes to."""
@@ -131,28 +146,33 @@ class PlaceServer:
         if not (sound and bare):
             raise SandboxError("the sandboxed process asked for what it was not told to read")
         place = self._place(target)
-        place = place.parent if up else place
-        for name in names:
-            place = place / name
-        return _told(place, verb, more)
+        try:
+            place = place.parent if up else place
+            for name in names:
+                place = place / name
+            return _told(place, verb, more)
+        except OSError as error:
+            why = error.strerror or error
+            raise CheckpointError(f"{place}: cannot be read ({why})") from None
 
     def _place(self, target: ServedName) -> Place:
         with self._lock:
             if target not in self._places:
                 self._places[target] = self._find(target)
-                if len(self._places) > KEPT:
-                    self._places.popitem(last=False)
             return self._places[target]
 
 
 def _is_bare(name: Any) -> bool:
-    return isinstance(name, str) and _BARE.fullmatch(name) is not None and name not in (".", "..")
+    if not isinstance(name, str) or not name.isprintable() or name in (".", ".."):
+        return False
+    return _BARE.fullmatch(name) is not None
 
 
 def _told(place: Place, verb: str, more: list[Any]) -> bytes:
     if verb == "look":
         file = place.is_file()
-        told = {"file": file, "folder": place.is_dir(), "shown": str(place), "name": place.name}
+        folder = not file and place.is_dir()
+        told = {"file": file, "folder": folder, "shown": str(place), "name": place.name}
         return json.dumps({**told, "size": place.stat().st_size if file else 0}).encode()
     if verb == "names":
         inside: Iterator[Place] = iter(place.iterdir())
@@ -160,12 +180,27 @@ def _told(place: Place, verb: str, more: list[Any]) -> bytes:
         return json.dumps([name for name in found if _is_bare(name)]).encode()
     if verb == "stamp":
         return json.dumps(repr(_stamp(place))).encode()
-    at, length = more
-    if verb != "read" or type(at) is not int or not 0 <= at < 1 << 62:
-        raise SandboxError("the sandboxed process asked for nonsense")
-    room = bytearray(min(PIECE, max(0, int(length))))
+    if verb == "pinned":
+        return json.dumps(place.pinned() if isinstance(place, FarPlace) else None).encode()
+    try:
+        if verb == "expect":
+            (ranges,) = more
+            expect(place, [(_count(at), _count(length)) for at, length in ranges])
+            return b""
+        at, length = map(_count, more)
+        if verb != "read":
+            raise ValueError(verb)
+    except (ValueError, TypeError):
+        raise SandboxError("the sandboxed process asked for nonsense") from None
+    room = bytearray(min(PIECE, length))
     with place.open("rb", buffering=0) as opened:
         return bytes(room[: read_at(opened, memoryview(room), at)])
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError("not a number of bytes")
+    return value
 
 
 def _stamp(place: Place) -> tuple[Any, ...]:

@@ -75,12 +75,12 @@ def _carry_out_remotely(
     keyring: Keyring, limits: SandboxLimits | None, terms: ScanTerms, errand: Errand | None
 ) -> dict[str, object]:
     """In a process of the cluster: have its reader carry out an errand."""
-    name = f"{keyring.digest} {limits}"
+    name = f"{keyring.digest} {limits} {terms.remote}"
     try:
         if name not in _readers:
             for old in list(_readers):
                 _readers.pop(old)[0].close()
-            server = PlaceServer(place_of)
+            server = PlaceServer(lambda target: place_of(target, terms.remote))
             _readers[name] = started(keyring, limits, server), server
         reader, server = _readers[name]
         if errand is None:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from neuralmark.anchors.effort import ALIGN_LIMIT, AlignOptions
 from neuralmark.errors import ParameterError
 from neuralmark.records.verdict import UNPROVEN, UNREADABLE, VERIFIED
+from neuralmark.remote import RemoteOptions
 from neuralmark.sandbox.limits import SandboxLimits
 
 ScanStatus = Literal["verified", "matches-unproven", "nothing", "unreadable", "error"]
@@ -53,6 +54,7 @@ class ScanOptions:
         rounds: How many rounds this call makes at most; None: one, or without end if it watches.
         since: Leave out models that were last changed before this time (seconds since 1970).
         overwrite: Whether a folder with results of another scan is begun anew.
+        remote: How URLs are read; see `RemoteOptions`.
 
     Raises:
         ParameterError: A value is out of range.
@@ -73,6 +75,7 @@ class ScanOptions:
     rounds: int | None = None
     since: float | None = None
     overwrite: bool = False
+    remote: RemoteOptions = field(default_factory=RemoteOptions)
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
@@ -88,6 +91,8 @@ class ScanOptions:
             raise ParameterError(f"every must be a number of seconds, not {self.every!r:.40}")
         if self.sandbox is not None and not isinstance(self.sandbox, SandboxLimits):
             raise ParameterError(f"sandbox must be SandboxLimits, not {self.sandbox!r:.40}")
+        if not isinstance(self.remote, RemoteOptions):
+            raise ParameterError(f"remote must be RemoteOptions, not {self.remote!r:.40}")
 
     @property
     def workers(self) -> int:
@@ -202,6 +207,8 @@ class ScanTerms:
     align_limit: int = ALIGN_LIMIT
     date: str = ""
     """When the round began: the date of its verdicts."""
+    remote: RemoteOptions = field(default_factory=RemoteOptions)
+    """How whoever reads for a worker reads URLs."""
 
 
 Stage = Literal["headers", "weights"]

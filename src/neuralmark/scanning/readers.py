@@ -59,7 +59,7 @@ class LocalReaders(Readers):
         self.protection = self._workers[0].protection
 
     def _start(self) -> Confined:
-        server = PlaceServer(place_of)
+        server = PlaceServer(lambda target: place_of(target, self._terms.remote))
         worker = started(self._keyring, self._limits, server)
         self._servers[worker] = server
         return worker

@@ -13,6 +13,7 @@ from typing import Any
 from neuralmark.core.encoding import canonical_json
 from neuralmark.marking.options import options_of
 from neuralmark.records import presenting
+from neuralmark.remote import RemoteOptions
 from neuralmark.sandbox.confined import Protection
 from neuralmark.scanning import journal, results
 from neuralmark.scanning.contract import (
@@ -110,7 +111,7 @@ def scan(
     same arguments, a scan that was stopped goes on; one that is complete gives its results.
 
     Args:
-        targets: Files, folders (searched for models), globs, addresses.
+        targets: Files, folders (searched for models), globs, URLs of files and folders.
         keys: A folder of key files, keys by name, or keys.
         out: The folder for the results; it is made.
         claims: Claims, or folders of them: where the keys' marks were put. Without a claim a key is
@@ -172,6 +173,7 @@ def _identity(
         "lists": [str(each) for each in lists],
         "align": [options.align, repr(options.effort), options.align_limit],
         "since": repr(options.since),
+        "private": options.remote.allow_private,
     }
     return hashlib.sha256(canonical_json(told)).hexdigest()
 
@@ -214,7 +216,8 @@ class _Scan:
 
     def _readers(self, among: int, date: str) -> Readers:
         chosen = self.options
-        terms = ScanTerms(among, chosen.align, chosen.effort, chosen.align_limit, date)
+        effort = chosen.align, chosen.effort, chosen.align_limit
+        terms = ScanTerms(among, *effort, date, chosen.remote)
         if chosen.engine == LOCAL:
             return LocalReaders(self.keyring, terms, chosen)
         from neuralmark.scanning.cluster import RayReaders
@@ -227,8 +230,9 @@ class _Scan:
     def _listing(self, turn: int, *, watches: bool) -> Listing:
         """The targets of a round: those that are new, where somebody watches."""
         path = self.folder / f"targets-{turn:04}.jsonl"
-        named = targets_of(self.targets, self.lists, self.folder)
-        found = _stamped(named, self.options.since, far=watches)
+        remote = self.options.remote
+        named = targets_of(self.targets, self.lists, self.folder, remote)
+        found = _stamped(named, self.options.since, remote if watches else None)
         if not watches:
             return Listing.of(path, found, presenting.now())
         with closing(_seen(self.folder)) as seen:
@@ -286,7 +290,7 @@ def _recount(tally: Tally, progress: RoundJournal) -> None:
 
 
 def _stamped(
-    targets: Iterator[str], since: float | None, *, far: bool
+    targets: Iterator[str], since: float | None, far: RemoteOptions | None
 ) -> Iterator[tuple[str, str | None]]:
     """Each target once, with its stamp, if it was changed lately enough."""
     known: set[int] = set()
@@ -296,7 +300,7 @@ def _stamped(
             continue
         if len(known) < MOST_REMEMBERED:
             known.add(mark)
-        stamp, changed = stamp_of(target, far=far)
+        stamp, changed = stamp_of(target, far)
         if since is None or changed is None or changed >= since:
             yield target, stamp
 

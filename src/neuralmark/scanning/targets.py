@@ -1,4 +1,4 @@
-"""Which models are looked at: files, folders, globs, addresses and lists, one after the other.
+"""Which models are looked at: files, folders, globs, URLs and lists, one after the other.
 
 Nothing is held but the folders that are open, so a folder of a million files is no burden. What is
 not there is passed on all the same, and becomes a row.
@@ -9,16 +9,19 @@ import os
 import re
 import stat
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
 
-from neuralmark.checkpoints import place_of
+from neuralmark.checkpoints import WholeFolder, is_shard_name, place_of, whole_folder
 from neuralmark.errors import NeuralMarkError, ParameterError
+from neuralmark.remote import RemoteOptions, is_url
+from neuralmark.remote.transfer.addresses import masked
 from neuralmark.scanning.contract import TargetName
 from neuralmark.storage.files import LEFT_OUT
-from neuralmark.storage.places import FarPlace
+from neuralmark.storage.places import FarPlace, Place
 
 SUFFIXES = (
     *(".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".pt2", ".gguf", ".onnx"),
@@ -27,32 +30,26 @@ SUFFIXES = (
 """Endings of model files, for searching folders; whatever is named is taken."""
 MAGIC = (b"GGUF", b"\x89HDF\r\n\x1a\n")
 """How model files begin that go by other endings; safetensors are told by their header."""
-FOLDERS = (".metadata", "model_index.json", "adapter_config.json")
-"""A folder with one of these files is one model: distributed, a pipeline, an adapter."""
 MOST_SORTED = 10_000
 """Entries of a folder up to which they come in order."""
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_SHARD = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.\w+$")
-_INDEX = re.compile(r"\.(safetensors|bin)\.index\.json$")
+HELD_BACK = 1_000
+"""Far files that are not passed on yet: they may be parts of a model that is listed next."""
+_INDEX = re.compile(r"\.(safetensors|bin|msgpack)\.index\.json$")
+_FIRST_OF_SPLIT = re.compile(r"-00001-of-\d{5}\.gguf$")
+"""Split files of llama.cpp have no index: the first stands for all."""
 _GLOB = re.compile(r"[*?\[]")
 
 
-def is_address(target: TargetName) -> bool:
-    """Whether this is an address, not a path.
-
-    >>> is_address("s3://bucket/model.safetensors"), is_address("a/b.npz")
-    (True, False)
-    """
-    return _ADDRESS.match(target) is not None
-
-
 def targets_of(
-    given: Iterable[str | Path], lists: Iterable[str | Path] = (), skip: Path | None = None
+    given: Iterable[str | Path],
+    lists: Iterable[str | Path] = (),
+    skip: Path | None = None,
+    remote: RemoteOptions | None = None,
 ) -> Iterator[str]:
     """All models that were named, or lie in folders that were; `skip` is a folder of ours."""
     ours = None if skip is None else skip.resolve()
     for each in chain(map(str, given), chain.from_iterable(map(_listed, lists))):
-        yield from _expanded(each, ours)
+        yield from _behind(each, remote) if is_url(each) else _expanded(each, ours)
 
 
 def _listed(file: str | Path) -> Iterator[str]:
@@ -67,9 +64,6 @@ def _listed(file: str | Path) -> Iterator[str]:
 
 
 def _expanded(target: TargetName, skip: Path | None) -> Iterator[str]:
-    if is_address(target):
-        yield from _behind(target)
-        return
     path = Path(target)
     if _is_folder(path):
         found = _searched(path, skip)
@@ -81,36 +75,79 @@ def _expanded(target: TargetName, skip: Path | None) -> Iterator[str]:
         yield target
 
 
-def _behind(address: TargetName) -> Iterator[str]:
-    """The models behind an address: itself, or those in the folder that it is.
+def _behind(url: TargetName, remote: RemoteOptions | None) -> Iterator[str]:
+    """The models behind a URL: itself, or those in the folder that it is.
 
-    What cannot be listed is passed on as it is, and becomes a row.
+    What cannot be listed is passed on as it is, and becomes a row; credentials in it are not.
     """
     empty = True
     try:
-        place = place_of(address)
-        if isinstance(place, FarPlace) and not place.is_file() and place.is_dir():
+        place = place_of(url, remote)
+        if isinstance(place, FarPlace) and not _is_far_file(place) and place.is_dir():
             for found in _far(place):
                 empty = False
                 yield found
     except (NeuralMarkError, OSError):
         empty = True
     if empty:
-        yield address
+        yield masked(url)
+
+
+def _is_far_file(place: FarPlace) -> bool:
+    """Whether it is no folder; what is named like a model is not asked for."""
+    return is_model_name(place.name) or place.is_file()
 
 
 def _far(folder: FarPlace) -> Iterator[str]:
     """The models in a far folder and below, as they are listed."""
-    left = [folder]
-    while left:
-        here = left.pop()
-        for each in here.iterdir():
-            if each.name in FOLDERS:
-                yield str(here)
-            elif is_model_name(each.name):
-                yield str(each)
-            elif "." not in each.name and each.is_dir():
-                left.append(each)
+    held: deque[FarPlace] = deque()
+    wholes = _FarWholes()
+    failure: Exception | None = None
+    try:
+        for file in folder.walk():
+            if wholes.has(file):
+                continue
+            if wholes.found(file):
+                held = deque(each for each in held if not wholes.has(each))
+                yield str(file.parent)
+            elif is_model_name(file.name):
+                held.append(file)
+                if len(held) > HELD_BACK:
+                    yield str(held.popleft())
+    except (NeuralMarkError, OSError) as error:
+        failure = error
+    yield from map(str, held)
+    if failure is not None:
+        raise failure
+
+
+class _FarWholes:
+    """Far folders that are one model each, the latest: listings go from folder to folder."""
+
+    def __init__(self) -> None:
+        self._flat: deque[str] = deque(maxlen=HELD_BACK)
+        self._deep: deque[str] = deque(maxlen=64)
+
+    def has(self, file: FarPlace) -> bool:
+        """Whether a file is a part of one."""
+        folder = f"{file.parent}/"
+        return folder in self._flat or folder.startswith(tuple(self._deep))
+
+    def found(self, file: FarPlace) -> bool:
+        """Whether a file shows that its folder is one."""
+        folder = file.parent
+        whole = _whole(folder, [file.name])
+        if whole is not None:
+            (self._deep if whole.deep else self._flat).append(f"{folder}/")
+        return whole is not None
+
+
+def _whole(folder: Place, names: Iterable[str]) -> WholeFolder | None:
+    """What a folder is that is one model; one that cannot be looked into is none."""
+    try:
+        return whole_folder(folder, names)
+    except (NeuralMarkError, OSError):
+        return None
 
 
 def _is_folder(path: Path) -> bool:
@@ -141,15 +178,19 @@ def _searched(folder: Path, skip: Path | None) -> Iterator[str]:
         here = left.pop()
         if skip is not None and here.resolve() == skip:
             continue
-        if any((here / name).is_file() for name in FOLDERS):
+        entries = _entries(here)
+        first = list(islice(entries, MOST_SORTED))
+        whole = _whole(here, (entry.name for entry in first))
+        if whole is not None:
             yield str(here)
-            continue
+            if whole.deep:
+                continue
         below = []
-        for entry in _entries(here):
+        for entry in chain(first, entries):
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in LEFT_OUT:
                     below.append(Path(entry.path))
-            elif is_model_file(Path(entry.path)):
+            elif whole is None and is_model_file(Path(entry.path)):
                 yield entry.path
         left += reversed(below)
 
@@ -183,7 +224,8 @@ def is_model_name(name: str) -> bool:
 
 def _is_other(name: str) -> bool:
     """Whether it is a shard, a key, an anchor or a claim."""
-    return bool(_SHARD.search(name)) or name.endswith((".nmkey", ".anchor", ".claim.json"))
+    shard = is_shard_name(name) and not _FIRST_OF_SPLIT.search(name)
+    return shard or name.endswith((".nmkey", ".anchor", ".claim.json"))
 
 
 def _begins_like_one(path: Path) -> bool:
@@ -203,13 +245,15 @@ def _begins_like_one(path: Path) -> bool:
         os.close(handle)
 
 
-def stamp_of(target: TargetName, *, far: bool = False) -> tuple[str | None, float | None]:
+def stamp_of(
+    target: TargetName, remote: RemoteOptions | None = None
+) -> tuple[str | None, float | None]:
     """What changes with a file or folder, and when it was last changed.
 
-    Nothing for what is not there; of what is far, the stamp only, and only if that is asked for.
+    Nothing for what is not there; of a URL the stamp only, and only if it is said how to ask.
     """
-    if is_address(target):
-        return (_far_stamp(target) if far else None), None
+    if is_url(target):
+        return (None if remote is None else _far_stamp(target, remote)), None
     path = Path(target)
     try:
         facts = path.stat()
@@ -221,9 +265,9 @@ def stamp_of(target: TargetName, *, far: bool = False) -> tuple[str | None, floa
     return f"{facts.st_size}-{facts.st_mtime_ns}-{facts.st_ino}", facts.st_mtime
 
 
-def _far_stamp(target: TargetName) -> str | None:
+def _far_stamp(target: TargetName, remote: RemoteOptions) -> str | None:
     try:
-        place = place_of(target)
+        place = place_of(target, remote)
         return repr(place.stamp()) if isinstance(place, FarPlace) else None
     except (NeuralMarkError, OSError):
         return None

@@ -22,6 +22,7 @@ from neuralmark.marking.beside import claim_path, claims_beside
 from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.records import Verdict
+from neuralmark.remote import is_url
 from neuralmark.sandbox import child
 from neuralmark.sandbox.served import ServedPlace
 from neuralmark.scanning.contract import (
@@ -44,7 +45,6 @@ from neuralmark.scanning.kin import FAR, AnchorSketch
 from neuralmark.scanning.planning import HeaderPlan, plan_for, signature
 from neuralmark.scanning.pooling import MarkCache
 from neuralmark.scanning.screening import Screened, screen
-from neuralmark.scanning.targets import is_address
 
 RULED_OUT = "headers and shapes rule every mark out"
 KEPT_PLANS = 64
@@ -131,7 +131,7 @@ class _OpenModel:
 
 def _place(target: TargetName) -> str | ServedPlace:
     """A path, or a model that is far: the parent reads it for a worker."""
-    return ServedPlace(target) if is_address(target) and child.sandboxed() else target
+    return ServedPlace(target) if is_url(target) and child.sandboxed() else target
 
 
 def _from_header(bench: WorkBench, todo: Todo, terms: ScanTerms) -> Outcome:
@@ -306,7 +306,7 @@ def _finding(opened: _OpenModel, plan: HeaderPlan, sought: Sought, verdict: Verd
 
 def _claims(bench: WorkBench, target: TargetName) -> set[str]:
     """Fingerprints of keys of which a claim lies beside a model; folders are listed once."""
-    if is_address(target):
+    if is_url(target):
         return set()
     path = Path(target)
     usual = claim_path(path)

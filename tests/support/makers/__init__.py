@@ -12,6 +12,9 @@ from typing import Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from neuralmark.checkpoints import Checkpoint
+from neuralmark.checkpoints.readers.dtypes import decode
+
 Arrays = dict[str, npt.NDArray[np.float32]]
 
 
@@ -28,3 +31,21 @@ class Maker(Protocol):
 def maker(form: str) -> Maker:
     """The module of a format; a format without one fails its tests."""
     return cast(Maker, import_module(f"tests.support.makers.{form}"))
+
+
+def arrays() -> Arrays:
+    """Weights of a small model; one tensor is large enough for a mark."""
+    rng = np.random.default_rng(3)
+    shapes: dict[str, tuple[int, ...]] = {"layer.bias": (9,), "layer.weight": (200, 300)}
+    shapes |= {"other.scalar": (), "other.weight": (40, 50)}
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def content(checkpoint: Checkpoint) -> Arrays:
+    """All tensors of a checkpoint."""
+    return {
+        name: np.concatenate(
+            [decode(piece, checkpoint.info(name).dtype).copy() for piece in checkpoint.read(name)]
+        ).reshape(checkpoint.info(name).shape)
+        for name in checkpoint.names()
+    }

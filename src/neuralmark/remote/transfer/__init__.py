@@ -1,1 +1,1 @@
-"""How bytes come from afar: addresses, connections, ranges, the cache, and the relay."""
+"""How bytes come from afar: addresses, connections, ranges and the cache."""

@@ -125,6 +125,22 @@ def redacted(text: str) -> str:
     return printable(_IN_TEXT.sub(cleaned, text))
 
 
+def masked(url: str) -> str:
+    """A URL without the credentials in it, which is refused for them all the same.
+
+    >>> masked("https://me:pw@host/a?sig=1&id=2")
+    'https://…@host/a?sig=…&id=2'
+    """
+    rest, mark, query = url.partition("?")
+    start, slashes, path = rest.partition("://")
+    place, slash, path = path.partition("/")
+    _, at, host = place.rpartition("@")
+    told = [each.partition("=") for each in query.split("&")] if query else []
+    shown = [f"{n}{e}{'…' if _SECRET.fullmatch(unquote(n)) else v}" for n, e, v in told]
+    place = f"…@{host}" if at else place
+    return f"{start}{slashes}{place}{slash}{path}{mark}{'&'.join(shown)}"
+
+
 def printable(text: str) -> str:
     """Control characters escaped: names come from people whom nobody vouches for."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
