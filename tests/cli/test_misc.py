@@ -194,11 +194,11 @@ def test_stopped(
 
 STOPPED_READING = """
 import os, signal, sys
-from neuralmark.checkpoints.contract import Checkpoint
+from neuralmark.checkpoints import contract
 def pieces(stored):
     os.kill(os.getpid(), signal.SIGINT)
     yield
-Checkpoint._pieces = staticmethod(pieces)
+contract._pieces = pieces
 from neuralmark.cli import main
 main()
 """

@@ -14,7 +14,7 @@ from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoin
 from torch import distributed as dist
 from torch import nn
 
-FOLDER = Path(sys.argv[1])
+FOLDER = Path(*sys.argv[1:2])
 
 
 class Scaled(nn.Module):

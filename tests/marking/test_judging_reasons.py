@@ -117,7 +117,7 @@ def test_weights_are_put_in_order_where_their_place_is_not_enough(
 
     verdict = nothing_read(cast("Any", Nothing()), key, (), (), full_digest=False)
     monkeypatch.setattr(bound, "boundary", lambda *_: 150)
-    monkeypatch.setattr(verification, "_by_position", lambda *_: (found("names", placed), ""))
+    monkeypatch.setattr(verification, "by_position", lambda *_: (found("names", placed), ""))
     monkeypatch.setattr(restoring, "restore", restored)
     monkeypatch.setattr(verification, "_restored", lambda *_: found("anchor", aligned))
     monkeypatch.setattr(verification, "judge", judged)

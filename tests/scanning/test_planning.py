@@ -60,7 +60,7 @@ def test_shapes_rule_out(tmp_path: Path) -> None:
 
 def test_weights_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     tensors: dict[str, Any] = {
-        "layer1.weight": np.zeros((128, 128), np.int8),
+        "layer1.W_q": np.zeros((128, 128), np.uint8),
         "layer1.scale": gaussian(128),
     }
     save_file(tensors, tmp_path / "q.safetensors")

@@ -165,7 +165,7 @@ def test_bad_files_are_rows(tmp_path: Path) -> None:
     torn = models / "torn.safetensors"
     torn.write_bytes(gaussian_model(tmp_path / "whole.safetensors").read_bytes()[:-50])
     packed: dict[str, Any] = {
-        "layer1.weight": np.zeros((128, 128), np.int8),
+        "layer1.W_q": np.zeros((128, 128), np.uint8),
         "layer1.scale": gaussian(128),
     }
     save_file(packed, models / "packed.safetensors")

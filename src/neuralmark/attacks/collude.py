@@ -32,9 +32,7 @@ MIXINGS: tuple[Mixing, ...] = get_args(Mixing)
 class Collude(Attack):
     """Mix the copies that several buyers got."""
 
-    summary: ClassVar[str] = (
-        "mix the copies of several buyers: average, draw, majority, median, extremes"
-    )
+    summary: ClassVar[str] = "mix the copies that several buyers got"
     expects: ClassVar[str] = "the owner's mark stays; trace names buyers by what is left of theirs"
     needs: ClassVar[frozenset[Need]] = frozenset({"others"})
 
