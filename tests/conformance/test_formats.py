@@ -58,6 +58,7 @@ def test_marking_changes_one_tensor_only(form: str, in_place: bool, tmp_path: Pa
 def test_what_cannot_be_marked_says_what_to_do(form: str, tmp_path: Path) -> None:
     path = maker(form).make(arrays(), tmp_path)
     before = content(open_checkpoint(path))
+    assert all(row.fixed for row in neuralmark.inspect(path).rows if row.chosen)
     with pytest.raises(UsageError, match=r"can be read, but not marked: .*\b(mark|convert|save)"):
         neuralmark.embed(path, Key.new(PARAMETERS), tmp_path / "out")
     assert not (tmp_path / "out").exists()

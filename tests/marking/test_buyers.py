@@ -60,6 +60,9 @@ def test_lists_that_cannot_be_used(labels: Any, said: str) -> None:
         (b"buyer,x\nAcme,\n,7\n", "line 3: a label must be a text"),
         (b'"Acme', "not a CSV file"),
         (b"Ac\0me\n", "buyers.csv"),
+        ("Müller, J.\nOtto\n".encode(), "line 1: 'Müller, J.' may be one name or several columns"),
+        (b"name,price\nFoo,3\n", "line 1: 'name,price' may be"),
+        (b"id;buyer\n1;Foo\n", "one of them 'buyer', separate columns by commas"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path: Path, data: bytes, said: str) -> None:

@@ -190,8 +190,12 @@ def test_what_is_no_checkpoint_says_what_to_run(tmp_path: Path) -> None:
     dcp = tmp_path / "dcp"
     dcp.mkdir()
     (dcp / "__0_0.distcp").write_bytes(b"x")
+    (tmp_path / "listing").write_bytes(b"\n<!DOCTYPE html><html>")
+    (tmp_path / "nothing.pt").write_bytes(b"")
     cases = {
         "lfs.safetensors": "git lfs pull",
+        "listing": "web page, not a model: .* end the address with /",
+        "nothing.pt": "is empty",
         "dcp/__0_0.distcp": "give its folder",
     }
     for name, words in cases.items():

@@ -97,9 +97,12 @@ def command(
     ]
     output.table(headers, rows, numeric=(5, 6))
     total = found.auto_cost_percent
+    fixed = next((row.fixed for row in found.rows if row.chosen and row.fixed), None)
     output.panel(
         "auto (*)",
         [
+            ("format", found.format),
+            *([] if fixed is None else [("not to be marked", f"read only: {fixed}")]),
             ("why", found.why),
             (
                 "carriers",

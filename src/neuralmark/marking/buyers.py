@@ -14,7 +14,8 @@ from neuralmark.marking.options import is_list, shown
 from neuralmark.storage import files
 
 COLUMN = "buyer"
-"""The column of a CSV file that names them; without it, the first column does."""
+"""The column of a CSV file that names them; a list without it has one name on each line."""
+_SEPARATORS = ',;\t"'
 MAX_LIST = 16 << 20
 MAX_BUYERS = 100_000
 _FACTORS = (8, 4)
@@ -67,9 +68,23 @@ def _rows(path: Path) -> list[tuple[int, str]]:
     except csv.Error as error:
         raise BuyersError(f"{path}: is not a CSV file ({error})") from None
     head = [cell.strip().casefold() for cell in rows[0][1]] if rows else []
-    column = head.index(COLUMN) if COLUMN in head else 0
-    body = rows[1:] if COLUMN in head else rows
-    return [(line, row[column] if column < len(row) else "") for line, row in body]
+    if COLUMN not in head:
+        return _names(path, data.decode("utf-8-sig"))
+    column = head.index(COLUMN)
+    return [(line, row[column] if column < len(row) else "") for line, row in rows[1:]]
+
+
+def _names(path: Path, text: str) -> list[tuple[int, str]]:
+    """One name on each line; refuses what may be a table, or half of a name."""
+    lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    for number, line in lines:
+        if any(mark in line for mark in _SEPARATORS):
+            raise BuyersError(
+                f"{path}, line {number}: {line[:60]!r} may be one name or several columns: begin the"
+                f" file with a line of column names, one of them {COLUMN!r}, separate columns by"
+                " commas, and put names with commas in quotes"
+            )
+    return lines
 
 
 def _checked(labels: list[str], places: list[str]) -> tuple[str, ...]:

@@ -41,6 +41,8 @@ class InspectedTensor:
     cost_percent: float | None = None
     grid: str | None = None
     """On what its values lie; None where its weights were not read."""
+    fixed: str | None = None
+    """Why it can be read but not marked, and what to do instead; None where it can be."""
 
 
 @dataclass(frozen=True)
@@ -251,8 +253,8 @@ def _row(
     if tensor.obstacle is not None:
         return row
     carriers, per_pool, percent = _room((tensor,), parameters, key, unit)
-    return InspectedTensor(
-        row.name, row.dtype, row.shape, row.size, None, chosen, carriers, per_pool, percent
+    return replace(
+        row, carriers=carriers, weights_per_pool=per_pool, cost_percent=percent, fixed=info.fixed
     )
 
 

@@ -26,7 +26,10 @@ SKIPPED_KEYS = (
     *("scheduler", "lr_scheduler", "lr_schedulers", "scheduler_state_dict"),
 )
 OVERLAPPING = "elements of it share their bytes; save it with .contiguous()"
-SHARDED = "it is one process's part of a tensor: give the folder with the files of all processes"
+SHARDED = (
+    "it is one process's part of a tensor, or wrapped in a class of its own (torchao): give the folder"
+    " with the files of all processes, or save the plain weights"
+)
 MAX_DEPTH = 32
 MAX_STEPS = 4_000_000
 MAX_NAME_CHARACTERS = 32 << 20
