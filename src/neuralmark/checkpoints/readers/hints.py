@@ -22,9 +22,7 @@ def hint(path: Place, head: bytes) -> str | None:
     if head.startswith(_LFS):
         return "is a git-LFS pointer, not the model: run 'git lfs pull' in its folder"
     if head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")):
-        return (
-            "is a web page, not a model: if it is the listing of a folder, end the address with /"
-        )
+        return "is a web page, not a model: if it lists a folder, end the address with /"
     if not head and path.is_file():
         return "is empty"
     if head.startswith(_ANCHOR):

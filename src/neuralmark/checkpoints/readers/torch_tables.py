@@ -27,8 +27,8 @@ SKIPPED_KEYS = (
 )
 OVERLAPPING = "elements of it share their bytes; save it with .contiguous()"
 SHARDED = (
-    "it is one process's part of a tensor, or wrapped in a class of its own (torchao): give the folder"
-    " with the files of all processes, or save the plain weights"
+    "it is one process's part of a tensor, or wrapped in a class of its own (torchao): give the"
+    " folder with the files of all processes, or save the plain weights"
 )
 MAX_DEPTH = 32
 MAX_STEPS = 4_000_000
