@@ -62,7 +62,7 @@ def test_lists_that_cannot_be_used(labels: Any, said: str) -> None:
         (b"Ac\0me\n", "buyers.csv"),
         ("Müller, J.\nOtto\n".encode(), "line 1: 'Müller, J.' may be one name or several columns"),
         (b"name,price\nFoo,3\n", "line 1: 'name,price' may be"),
-        (b"id;buyer\n1;Foo\n", "one of them 'buyer', separate columns by commas"),
+        (b"id;buyer\n1;Foo\n", "one of them 'buyer', columns apart by commas"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path: Path, data: bytes, said: str) -> None:

@@ -81,7 +81,7 @@ def _names(path: Path, text: str) -> list[tuple[int, str]]:
         if any(mark in line for mark in _SEPARATORS):
             raise BuyersError(
                 f"{path}, line {number}: {line[:60]!r} may be one name or several columns: begin"
-                f" the file with a line of column names, one of them {COLUMN!r}, separate columns by"
+                f" the file with a line of column names, one of them {COLUMN!r}, columns apart by"
                 " commas, and put names with commas in quotes"
             )
     return lines
