@@ -1,7 +1,6 @@
 """The Ray engine on a cluster of this machine: real workers, a real kill."""
 
 import os
-import secrets
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +13,7 @@ from neuralmark.lab.execution.engines import Ray
 from neuralmark.lab.execution.runner import DONE, FAILED, carry_out
 from neuralmark.lab.execution.store import Store
 from neuralmark.lab.plan.spec import identity
+from tests.support.cluster import TOKEN
 from tests.support.commands import PYTHON
 from tests.support.paths import ROOT
 from tests.support.processes import PATIENCE
@@ -35,7 +35,7 @@ print(carry_out(probes(3), store, Ray(partial(count, store.root), 2)).count(DONE
 def cluster() -> Iterator[str]:
     """Two workers, ended with the module; their token is ours, so none is written at home."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
         import ray
 
         joined: Any = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)

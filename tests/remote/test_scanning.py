@@ -1,7 +1,6 @@
 """Scans, sandboxed verdicts and traces of models behind real URLs: the worker has no network."""
 
 import json
-import secrets
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from neuralmark import Key, RemoteOptions, ScanOptions, issue_copies, scan
 from neuralmark.errors import UsageError
 from tests.support import ranges
+from tests.support.cluster import TOKEN
 from tests.support.commands import call
 from tests.support.market import LABELS, sold
 from tests.support.models import QUICK, gaussian_model
@@ -172,7 +172,7 @@ def test_a_cluster_reads_urls(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray keeps the last test's else
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
     keys, marked, _ = near
     url = web.put("/m.safetensors", marked)
     here = scan([url], keys, tmp_path / "here", options=far)

@@ -1,6 +1,5 @@
 """Scans on a Ray cluster of this machine: two real workers, one killed on the way."""
 
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from neuralmark.errors import SandboxError
 from neuralmark.sandbox.limits import SandboxLimits
 from neuralmark.scanning import cluster
 from tests.support import hostile
+from tests.support.cluster import TOKEN
 from tests.support.models import gaussian_model
 from tests.support.scans import ONE, by_name, keys_of, mark, models_in, same
 
@@ -22,7 +22,7 @@ def plug(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         folder = tmp_path_factory.mktemp("plug") / "plug"
         hostile.install(folder, patch)
         patch.setenv("PYTHONPATH", str(folder), prepend=":")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
         import ray
 
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
