@@ -22,7 +22,6 @@ import neuralmark
 from neuralmark import Key
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
 from neuralmark.checkpoints.readers import msgpack_tree
-from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.errors import (
     MalformedError,
     NeuralMarkError,
@@ -33,6 +32,7 @@ from neuralmark.errors import (
 from tests.support.checks import one_line
 from tests.support.commands import call
 from tests.support.far import MirrorPlace
+from tests.support.makers import values
 from tests.support.makers.flax import nested
 from tests.support.models import SMALL, gaussian, saved
 
@@ -44,12 +44,6 @@ class Network(linen.Module):  # type: ignore[misc]
     def __call__(self, x: Any) -> Any:
         x = linen.BatchNorm(use_running_average=True)(linen.Dense(24)(x))
         return linen.Dense(5, param_dtype=jnp.bfloat16)(x)
-
-
-def values(checkpoint: Checkpoint, name: str) -> npt.NDArray[Any]:
-    info = checkpoint.info(name)
-    pieces = [decode(piece, info.dtype).copy() for piece in checkpoint.read(name)]
-    return np.concatenate(pieces or [np.empty(0)]).reshape(info.shape)
 
 
 def written(path: Path, tree: Any) -> Path:

@@ -15,9 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 import neuralmark
 from neuralmark import Key
-from neuralmark.checkpoints import Checkpoint, open_checkpoint
+from neuralmark.checkpoints import open_checkpoint
 from neuralmark.checkpoints.readers import gguf_header, gguf_types
-from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.checkpoints.readers.gguf_header import read_header
 from neuralmark.checkpoints.readers.gguf_names import FAMILIES, PAIRED, SHIFTED, taken_apart
 from neuralmark.checkpoints.readers.gguf_types import TYPES, UNDECODED, quants
@@ -45,17 +44,12 @@ from tests.support.llamas import (
     llama_folder,
     paired,
 )
+from tests.support.makers import values
 from tests.support.makers.gguf import save
 from tests.support.models import SMALL, gaussian
 
 Kind = gguf.GGMLQuantizationType
 QUANTISED = [kind for kind in Kind if GGML_QUANT_SIZES[kind][0] > 1 and kind.name not in UNDECODED]
-
-
-def values(checkpoint: Checkpoint, name: str) -> npt.NDArray[Any]:
-    info = checkpoint.info(name)
-    pieces = [decode(piece, info.dtype).copy() for piece in checkpoint.read(name)]
-    return np.concatenate(pieces).reshape(info.shape)
 
 
 def blocks(kind: Kind, rows: int, width: int) -> npt.NDArray[np.uint8]:

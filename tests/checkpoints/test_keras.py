@@ -18,10 +18,9 @@ import pytest
 
 import neuralmark
 from neuralmark import Key
-from neuralmark.checkpoints import Checkpoint, open_checkpoint
 from neuralmark.checkpoints import keras as keras_files
+from neuralmark.checkpoints import open_checkpoint
 from neuralmark.checkpoints.readers import hdf5
-from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.checkpoints.readers.hdf5 import runs
 from neuralmark.checkpoints.readers.hdf5_names import ReadAt, name_of
 from neuralmark.errors import (
@@ -38,6 +37,7 @@ from neuralmark.storage.places import FarPlace
 from tests.support.checks import one_line
 from tests.support.commands import call
 from tests.support.far import MirrorPlace
+from tests.support.makers import values
 from tests.support.models import SMALL, gaussian, saved
 
 Build = Callable[[Any], Any]
@@ -54,12 +54,6 @@ def keras() -> Any:
         import keras as package
     package.utils.set_random_seed(0)
     return package
-
-
-def values(checkpoint: Checkpoint, name: str) -> npt.NDArray[Any]:
-    info = checkpoint.info(name)
-    pieces = [decode(piece, info.dtype).copy() for piece in checkpoint.read(name)]
-    return np.concatenate(pieces or [np.empty(0)]).reshape(info.shape)
 
 
 def convolutional(keras: Any) -> Any:

@@ -34,6 +34,7 @@ from neuralmark.errors import (
 )
 from tests.support.checks import trouble_of
 from tests.support.commands import call
+from tests.support.makers import values
 from tests.support.models import QUICK, gaussian
 
 KEY = Key(QUICK, salt=bytes(32), secret=bytes(range(32)))
@@ -95,13 +96,6 @@ def export(model: nn.Module, path: Path, *, new: bool = False, apart: bool = Fal
     else:
         torch.onnx.export(model, (X,), path, dynamo=False, input_names=["x"])
     return path
-
-
-def values(path: Path, name: str) -> np.ndarray:
-    checkpoint = open_checkpoint(path)
-    info = checkpoint.info(name)
-    pieces = [decode(piece, info.dtype).copy() for piece in checkpoint.read(name)]
-    return np.concatenate(pieces).reshape(info.shape)
 
 
 def run(path: Path) -> np.ndarray:

@@ -15,6 +15,7 @@ from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.errors import CheckpointError, MalformedError, UsageError
 from tests.support.checks import trouble_of
 from tests.support.commands import call
+from tests.support.makers import values
 from tests.support.models import QUICK
 from tests.support.processes import torchrun
 
@@ -43,13 +44,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def claim(folder: Path) -> Claim:
     return Claim.load(next(folder.glob("marked*claim*")))
-
-
-def values(path: Path, name: str) -> np.ndarray:
-    checkpoint = open_checkpoint(path)
-    info = checkpoint.info(name)
-    pieces = [decode(piece, info.dtype).copy() for piece in checkpoint.read(name)]
-    return np.concatenate(pieces).reshape(info.shape)
 
 
 @pytest.mark.parametrize("saved", SAVED)

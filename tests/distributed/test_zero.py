@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 import neuralmark
 from neuralmark import Claim, Key
 from neuralmark.checkpoints import open_checkpoint
-from neuralmark.checkpoints.readers.dtypes import decode
 from neuralmark.errors import CheckpointError, MalformedError, UsageError
 from tests.support.commands import call
+from tests.support.makers import values
 from tests.support.models import QUICK
 from tests.support.processes import torchrun
 
@@ -42,13 +42,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def claim(folder: Path) -> Claim:
     return Claim.load(next(folder.glob("marked*claim*")))
-
-
-def values(path: Path, name: str) -> np.ndarray:
-    checkpoint = open_checkpoint(path)
-    info = checkpoint.info(name)
-    pieces = [decode(piece, info.dtype).copy() for piece in checkpoint.read(name)]
-    return np.concatenate(pieces).reshape(info.shape)
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -172,6 +172,8 @@ def open_stored(path: Place) -> Checkpoint:
         for module in _modules():
             if module.matches(path, head):
                 return _with_sound_names(module.open(path))
+        if not head and path.is_file():
+            raise UnknownFormatError(f"{path}: is empty")
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     raise UnknownFormatError(

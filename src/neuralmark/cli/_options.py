@@ -121,6 +121,24 @@ def key_options(function: F) -> F:
     return key(passphrase_file_option(function))
 
 
+tensors_option = click.option(
+    "--tensor",
+    "tensors",
+    multiple=True,
+    metavar="NAME",
+    help="Mark this tensor (may be repeated); default: what auto chooses.",
+)
+
+
+heads_option = click.option(
+    "--heads",
+    type=int,
+    default=0,
+    metavar="COUNT",
+    help="Attention heads of the model, where no config.json beside it tells.",
+)
+
+
 spread_option = click.option(
     "--spread",
     type=click.Choice(["wide", "quick", "all"]),

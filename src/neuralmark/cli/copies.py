@@ -28,13 +28,7 @@ MOST_SHOWN = 12
 @click.option(
     "-o", "--output", "out", required=True, type=options.PATH, help="Folder for the copies."
 )
-@click.option(
-    "--tensor",
-    "tensors",
-    multiple=True,
-    metavar="NAME",
-    help="Mark this tensor (may be repeated); default: what auto chooses.",
-)
+@options.tensors_option
 @options.spread_option
 @click.option(
     "--strength",
@@ -47,13 +41,7 @@ MOST_SHOWN = 12
     metavar="PERCENT",
     help="Change of the marked weights by each of the two marks, in percent.",
 )
-@click.option(
-    "--heads",
-    type=int,
-    default=0,
-    metavar="COUNT",
-    help="Attention heads of the model, where no config.json beside it tells.",
-)
+@options.heads_option
 @click.option(
     "--anchor-bits",
     type=int,

@@ -25,13 +25,7 @@ if TYPE_CHECKING:
     type=options.PATH,
     help="Where to write the marked copy (a file, or a folder for a folder).",
 )
-@click.option(
-    "--tensor",
-    "tensors",
-    multiple=True,
-    metavar="NAME",
-    help="Mark this tensor (may be repeated); default: what auto chooses.",
-)
+@options.tensors_option
 @options.spread_option
 @click.option(
     "--strength",
@@ -75,13 +69,7 @@ if TYPE_CHECKING:
     type=options.PATH,
     help="The anchor of an earlier release: this one gets the same mark, so they show none.",
 )
-@click.option(
-    "--heads",
-    type=int,
-    default=0,
-    metavar="COUNT",
-    help="Attention heads of the model, where no config.json beside it tells.",
-)
+@options.heads_option
 @click.option(
     "--anchor-bits",
     type=int,

@@ -7,12 +7,12 @@ victim(path) -> Path            the file of it that a truncation cuts (by defaul
 
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from neuralmark.checkpoints import Checkpoint
+from neuralmark.checkpoints import Checkpoint, open_checkpoint
 from neuralmark.checkpoints.readers.dtypes import decode
 
 Arrays = dict[str, npt.NDArray[np.float32]]
@@ -41,11 +41,14 @@ def arrays() -> Arrays:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
+def values(checkpoint: Checkpoint | Path, name: str) -> npt.NDArray[Any]:
+    """One tensor of a checkpoint, or of the file of one."""
+    opened = open_checkpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint
+    info = opened.info(name)
+    pieces = [decode(piece, info.dtype).copy() for piece in opened.read(name)]
+    return np.concatenate(pieces or [np.empty(0)]).reshape(info.shape)
+
+
 def content(checkpoint: Checkpoint) -> Arrays:
     """All tensors of a checkpoint."""
-    return {
-        name: np.concatenate(
-            [decode(piece, checkpoint.info(name).dtype).copy() for piece in checkpoint.read(name)]
-        ).reshape(checkpoint.info(name).shape)
-        for name in checkpoint.names()
-    }
+    return {name: values(checkpoint, name) for name in checkpoint.names()}

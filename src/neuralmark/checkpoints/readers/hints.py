@@ -23,8 +23,6 @@ def hint(path: Place, head: bytes) -> str | None:
         return "is a git-LFS pointer, not the model: run 'git lfs pull' in its folder"
     if head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")):
         return "is a web page, not a model: if it lists a folder, end the address with /"
-    if not head and path.is_file():
-        return "is empty"
     if head.startswith(_ANCHOR):
         return "is an anchor, not a model: give the model, and the anchor as anchor=..."
     if path.suffix == ".distcp":
