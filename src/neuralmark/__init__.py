@@ -14,7 +14,7 @@ from neuralmark.version import __version__
 
 if TYPE_CHECKING:
     from neuralmark import attacks, errors, schemes
-    from neuralmark.api import lineage, recheck, verify
+    from neuralmark.api import lineage, recheck, trace, verify
     from neuralmark.core.key import Parameters
     from neuralmark.disputes import Claimant, Ruling, arbitrate, rule
     from neuralmark.keys.key import Key
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from neuralmark.marking.embedding import Embedding, embed, recover
     from neuralmark.marking.inspection import Inspection, inspect
     from neuralmark.marking.issuing import issue_copies
-    from neuralmark.marking.leaks import trace
     from neuralmark.marking.matrices import import_key
     from neuralmark.marking.options import (
         AttachOptions,
@@ -140,7 +139,7 @@ _HOME = {
     "recover": "marking.embedding",
     "rule": "disputes",
     "scan": "scanning.rounds",
-    "trace": "marking.leaks",
+    "trace": "api",
     "verify": "api",
 }
 

@@ -1,6 +1,5 @@
 """Public functions that take a checkpoint or a live model alike."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +9,9 @@ from neuralmark import schemes
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.heads import heads_of
 from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
+from neuralmark.apart import read_apart
 from neuralmark.checkpoints import open_checkpoint, place_of
 from neuralmark.errors import (
-    NeuralMarkWarning,
     ParameterError,
     SandboxError,
     TooFewCarriersError,
@@ -21,13 +20,13 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.keys.key import Key
-from neuralmark.marking import rechecking, verification
+from neuralmark.marking import leaks, rechecking, verification
 from neuralmark.marking.evidence import evidence_for
 from neuralmark.marking.options import VerifyOptions, options_of
 from neuralmark.marking.placement import listed
 from neuralmark.marking.reading import Progress
 from neuralmark.marking.rechecking import Recheck, Way
-from neuralmark.records import Claim, Lineage, Verdict, presenting
+from neuralmark.records import Claim, CopyRegister, Lineage, Trace, Verdict, presenting
 from neuralmark.storage.places import FarPlace, Place
 from neuralmark.triggers.triggers import Triggers
 
@@ -92,11 +91,69 @@ def verify(
     """
     wanted = options_of(VerifyOptions, options)
     if wanted.sandbox is not None:
-        given = _Given(claim, listed(tensors), wanted, triggers)
-        return _verified_apart(model, key, given, progress)
+        if triggers is not None:
+            raise ParameterError("a model at its triggers runs here: leave sandbox=... out")
+        given = {"claim": claim, "tensors": listed(tensors)}
+        return _verified_apart(model, key, given, wanted, progress)
     way = Way(Claim.given(claim), listed(tensors))
     how = HowRead(wanted, progress, claim_file=_file(claim), triggers=triggers)
     return _verified(model, key, way, how)
+
+
+def trace(
+    suspect: str | Place,
+    key: Key,
+    buyers: CopyRegister | Sequence[str] | str | Path,
+    *,
+    claim: Claim | str | Path | None = None,
+    options: VerifyOptions | None = None,
+    progress: Progress | None = None,
+) -> Trace:
+    """Say which buyer's copy a suspect was made from, or which buyers' copies were mixed in it.
+
+    Args:
+        suspect: The suspect, as a path or a URL (or another place that can be read; see `at_url`).
+        key: The owner's key.
+        buyers: All buyers: their names, the path of a CSV file with a column `buyer`, the register
+            of the copies, or its path (`copies.json`, or the folder), which knows the claim, too.
+        claim: The claim of the owner's copy, where no path of a register leads to it.
+        options: The anchor, how much is done to align, whether whole files are digested (by
+            default those of this machine are), a sandbox to read in; see `VerifyOptions`.
+        progress: Called with what is being done, how much is done, and how much there is in all.
+
+    Returns:
+        What every mark shows; `.named` are the buyers, `.bound_log2` the chance of naming an
+        innocent.
+
+    Raises:
+        BuyersError: The list of buyers is empty or names one twice.
+        UsageError: The claim is missing, or of another key.
+        InputError: The suspect, the claim or the register cannot be read.
+        SandboxError: The process that reads in a sandbox died, or took too much (see its kinds).
+
+    Examples:
+        >>> buyers = ["Acme Ltd.", "Bolt GmbH"]
+        >>> register, _ = neuralmark.issue_copies("model.safetensors", key, buyers, "copies")
+        >>> copy = Path("copies") / register.copies[1].path
+        >>> neuralmark.trace(copy, key, "copies").named
+        ('Bolt GmbH',)
+        >>> found = neuralmark.trace("model.safetensors", key, "copies")
+        >>> found.named, found.owned
+        ((), False)
+    """
+    wanted = options_of(VerifyOptions, options)
+    if wanted.sandbox is None:
+        return leaks.trace(suspect, key, buyers, claim=claim, options=wanted, progress=progress)
+    given = {"key": key, "buyers": buyers, "claim": claim}
+    found = Trace.from_dict(read_apart(_trace_there, suspect, wanted, given, progress))
+    if (found.owner.fingerprint, found.suspect) != (key.fingerprint, str(place_of(suspect))):
+        raise SandboxError("the sandboxed process answered nonsense")
+    return found
+
+
+def _trace_there(place: Place, **given: Any) -> dict[str, Any]:
+    """In the sandboxed process: the trace as plain values."""
+    return trace(place, **given).to_dict()
 
 
 @dataclass(frozen=True)
@@ -112,54 +169,20 @@ class HowRead:
     triggers: Triggers | str | Path | None = None
 
 
-class _Given(NamedTuple):
-    """What a process that reads in our place must know beside the model and the key."""
-
-    claim: Any
-    tensors: list[str] | None
-    options: VerifyOptions
-    triggers: Any = None
-
-
-def _verified_apart(model: Any, key: Key, given: _Given, progress: Progress | None) -> Verdict:
+def _verified_apart(
+    model: Any, key: Key, given: dict[str, Any], options: VerifyOptions, progress: Progress | None
+) -> Verdict:
     """Have a sandboxed process verify; what it says is read as any verdict from elsewhere."""
-    from neuralmark.anchors.anchor import Anchor
-    from neuralmark.sandbox.confined import Confined
-    from neuralmark.sandbox.served import PlaceServer
-
-    if not isinstance(model, str | Path | FarPlace) or given.triggers is not None:
-        raise ParameterError(
-            "a sandbox is for files: a live model, or one at its triggers, is read here; leave"
-            " VerifyOptions(sandbox=...) out"
-        )
-    if isinstance(given.options.anchor, Anchor):
-        raise ParameterError("in a sandbox the anchor is given as its file, not as an Anchor")
-    limits = given.options.sandbox
-    given = given._replace(options=replace(given.options, sandbox=None))
-    place, label = place_of(model), str(model)
-    server = PlaceServer(lambda target: place)
-    server.allow([label])
-    far = isinstance(place, FarPlace)
-    with Confined(limits, server.answer) as reader:
-        told = reader.call(verify_in_sandbox, label, far, key, tuple(given), progress=progress)
-        if not reader.protection.whole:
-            warnings.warn(f"sandbox: {reader.protection}", NeuralMarkWarning, stacklevel=3)
+    told = read_apart(_verify_there, model, options, given | {"key": key}, progress)
     verdict = Verdict.from_dict(told)
-    if (verdict.fingerprint, verdict.model) != (key.fingerprint, str(place)):
+    if (verdict.fingerprint, verdict.model) != (key.fingerprint, str(place_of(model))):
         raise SandboxError("the sandboxed process answered nonsense")
     return verdict
 
 
-def verify_in_sandbox(model: str, far: bool, key: Key, given: tuple[Any, ...]) -> dict[str, Any]:
+def _verify_there(place: Place, **given: Any) -> dict[str, Any]:
     """In the sandboxed process: the verdict as plain values."""
-    from neuralmark.sandbox import child
-    from neuralmark.sandbox.served import ServedPlace
-
-    claim, tensors, options, _ = given
-    tell = child.tell if child.sandboxed() else None
-    place = ServedPlace(model) if far else Path(model)
-    found = verify(place, key, claim=claim, tensors=tensors, options=options, progress=tell)
-    return found.to_dict()
+    return verify(place, **given).to_dict()
 
 
 def _file(claim: Any) -> Path | None:
@@ -285,6 +308,8 @@ def recheck(
     if not followed and _reads_activations(key):
         way = Way(tensors=[name for name, _ in verdict.placement])
     wanted = options_of(VerifyOptions, options)
+    if wanted.sandbox is not None:
+        raise ParameterError("a recheck reads in this process: leave sandbox=... out")
     wanted = replace(wanted, full_digest=verdict.sha256 is not None)
     how = HowRead(wanted, progress, beside=False, claim_file=_file(claim), triggers=triggers)
     try:

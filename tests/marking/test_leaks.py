@@ -26,10 +26,12 @@ from neuralmark.errors import (
 )
 from neuralmark.marking import leaks
 from neuralmark.marking.reading import digest_of
+from neuralmark.sandbox.limits import SandboxLimits
 from tests.support.checks import one_line
 from tests.support.far import MirrorPlace
 from tests.support.market import Sold, Weights, chain_model, sold
 
+APART = VerifyOptions(sandbox=SandboxLimits())
 LABELS = [f"buyer {number}" for number in range(1, 9)]
 
 
@@ -234,6 +236,32 @@ def test_a_suspect_far_away(eight: Sold) -> None:
     whole = VerifyOptions(full_digest=True)
     asked = neuralmark.trace(far, eight.key, eight.folder, options=whole)
     assert asked.identical == LABELS[3]
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_traced_in_a_sandbox_it_is_the_same(eight: Sold, far: bool) -> None:
+    suspect = MirrorPlace(eight.path(LABELS[2])) if far else eight.path(LABELS[2])
+    here = neuralmark.trace(suspect, eight.key, eight.folder).to_dict()
+    apart = neuralmark.trace(suspect, eight.key, eight.folder, options=APART).to_dict()
+    for told in (here, apart):
+        told["alignment"].pop("seconds")
+        told.pop("date")
+    assert apart == here
+    assert apart["named"] == [LABELS[2]]
+
+
+def test_what_a_trace_does_not_take(eight: Sold) -> None:
+    suspect = eight.path(LABELS[0])
+    with pytest.raises(ParameterError, match="counts its own ways"):
+        neuralmark.trace(suspect, eight.key, eight.folder, options=VerifyOptions(among=2))
+
+
+def test_an_unrelated_model_shows_nothing(eight: Sold, tmp_path: Path) -> None:
+    save_file({"other": np.ones((40, 30), np.float32)}, tmp_path / "other.safetensors")
+    found = neuralmark.trace(tmp_path / "other.safetensors", eight.key, eight.folder)
+    assert not found.named
+    assert found.reason.startswith("nothing was read in which a mark could be")
+    assert "bits match" not in found.reason
 
 
 def test_progress_is_told(eight: Sold) -> None:

@@ -45,6 +45,8 @@ MOST_SHOWN = 10
     help="Share of the marked weights to look for where they were rearranged, above 0 up to 1.",
 )
 @options.align_limit_option
+@options.base_option
+@options.sandbox_options(default=False)
 @click.option(
     "--report",
     type=options.PATH,
@@ -64,6 +66,10 @@ def command(
     anchor: Path | None,
     effort: float,
     align_limit: int,
+    base: Path | None,
+    sandbox: bool,
+    memory: int,
+    time_limit: float,
     report: Path | None,
     as_json: bool,
 ) -> None:
@@ -73,18 +79,19 @@ def command(
     for in what they differ by from the anchor. The bound is corrected for all buyers: give all of
     them, not only those you suspect. SUSPECT may be a URL. Exit code 0: a buyer is named; 1: none.
     """
-    from neuralmark.marking.leaks import trace
+    from neuralmark.api import trace
     from neuralmark.marking.options import VerifyOptions
 
     key = options.load_key(key_file, passphrase_file)
-    wanted = VerifyOptions(anchor, effort, align_limit)
+    limits = options.limits(sandbox, memory, time_limit)
+    wanted = VerifyOptions(anchor, effort, align_limit, base=base, sandbox=limits)
     with output.progress_bar(counting=True) as progress:
         found = trace(suspect, key, buyers, claim=claim_file, options=wanted, progress=progress)
     if report:
         from neuralmark.reports.trace import trace_page
         from neuralmark.storage import files
 
-        options.refuse_inputs(report, (suspect, key_file, buyers, claim_file, anchor))
+        options.refuse_inputs(report, (suspect, key_file, buyers, claim_file, anchor, base))
         files.write_text(report, trace_page(found), overwrite=True)
         output.note(f"report written to {report}")
     if as_json:
@@ -119,4 +126,4 @@ def _show(found: "Trace") -> None:
 def _bits(found: "Trace", read: "MarkRead") -> str:
     ways = [("in place", read.position), ("put in order", read.aligned)]
     told = ", ".join(f"{bits} {name}" for name, bits in ways if bits is not None)
-    return f"{read.matched} of {found.parameters.bits} bits ({told or 'not read'})"
+    return f"{read.matched} of {found.parameters.bits} bits ({told})" if told else "not read"

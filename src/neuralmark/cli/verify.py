@@ -210,7 +210,7 @@ def _show(verdict: "Verdict", *, public: bool) -> None:
     rows = [
         ("model", verdict.model),
         ("key", f"{verdict.fingerprint} ({verdict.key_kind})"),
-        ("matched", f"{verdict.matched} of {verdict.bits} bits ({output.percent(verdict.rate)})"),
+        ("matched", _matched(verdict)),
         ("boundary", needed),
         ("chance of error", _chance(verdict)),
         ("trials", f"{verdict.trials}"),
@@ -218,6 +218,13 @@ def _show(verdict: "Verdict", *, public: bool) -> None:
     rows += [("owner", verdict.owner)] if verdict.owner else []
     rows += [] if public else _details(verdict)
     output.panel(TITLES[verdict.status], rows, good=verdict.verified)
+
+
+def _matched(verdict: "Verdict") -> str:
+    bits = f"{verdict.matched} of {verdict.bits} bits"
+    if verdict.alignment is not None and not verdict.alignment.enough:
+        return f"{bits}, by luck: too few of the marked weights were found"
+    return f"{bits} ({output.percent(verdict.rate)})"
 
 
 def _looked_at(verdict: "Verdict") -> str:

@@ -96,18 +96,26 @@ def restored_weights(restoration: Restoration) -> Float:
     return np.concatenate(whole)
 
 
+def _room(shape: tuple[int, int]) -> Array:
+    """Room on the disk, which is given back with the array; in memory where none may be written."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            return np.memmap(file, np.float32, "w+", shape=shape)  # keeps the file by itself
+    except FileNotFoundError:  # no folder is writable
+        return np.zeros(shape, np.float32)
+
+
 class RestoredFile:
     """Restored weights, laid end to end in a temporary file: for whoever reads them with many keys.
 
     They are there twice: as they are read, and as their difference from the anchor. Both follow
-    from suspect and anchor alone.
+    from suspect and anchor alone. Where no file may be written, in a sandbox, they are in memory.
     """
 
     def __init__(self, restoration: Restoration, anchor: Anchor) -> None:
         """Restore every tensor once."""
         sizes = [math.prod(shape) for _, shape in anchor.placement]
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
-        self._both = np.memmap(self._file, np.float32, "w+", shape=(2, sum(sizes)))
+        self._both = _room((2, sum(sizes)))
         trusts, stops = [], list(accumulate(sizes))
         for (_, tensor), size, stop in zip(restoration.tensors(), sizes, stops, strict=True):
             kept = 0.0 if tensor.kept is None else tensor.kept.reshape(-1)
@@ -143,7 +151,6 @@ class RestoredFile:
     def close(self) -> None:
         """Give the room on the disk back."""
         del self._both
-        self._file.close()
 
     @staticmethod
     def _pooled(values: Array, carriers: Carriers) -> Float:

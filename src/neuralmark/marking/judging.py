@@ -14,6 +14,7 @@ from neuralmark.keys.key import Key
 from neuralmark.marking import coverage
 from neuralmark.marking.reading import Attempt, Reading, Suspect
 from neuralmark.records import (
+    LEAST_FOUND,
     NOT_VERIFIED,
     UNPROVABLE,
     UNPROVEN,
@@ -40,9 +41,6 @@ CHOSEN_REASON = (
     "the bits match, but this key was chosen freely, and one can be chosen to fit a model that"
     " carries no mark; only a key derived from a secret can verify"
 )
-
-LEAST_FOUND = 0.05
-"""With less of the marked weights than this, whatever the bits say is not called a match."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +175,7 @@ def judge_aligned(
         certified_radius=None,
         certified_radius_relative=None,
     )
-    if record.found >= LEAST_FOUND:
+    if record.enough:
         return verdict
     status: Status = UNREADABLE if looked.coverage.unreadable else NOT_VERIFIED
     why = (

@@ -32,12 +32,20 @@ from neuralmark.marking.buyers import buyer_parameters, buyers_of
 from neuralmark.marking.claiming import claim_of
 from neuralmark.marking.evidence import evidence_for
 from neuralmark.marking.issuing import REGISTER
-from neuralmark.marking.judging import LEAST_FOUND, held_back
-from neuralmark.marking.options import VerifyOptions, options_of
+from neuralmark.marking.judging import held_back
+from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, digest_of, require_carriers
 from neuralmark.marking.showing import register_of
 from neuralmark.marking.verification import margins_of
-from neuralmark.records import Alignment, Claim, CopyRegister, MarkRead, Trace, presenting
+from neuralmark.records import (
+    LEAST_FOUND,
+    Alignment,
+    Claim,
+    CopyRegister,
+    MarkRead,
+    Trace,
+    presenting,
+)
 from neuralmark.storage.places import Place
 
 ONE_WAY, TWO_WAYS = 1, 2
@@ -57,45 +65,17 @@ def trace(
     key: Key,
     buyers: CopyRegister | Sequence[str] | str | Path,
     *,
-    claim: Claim | str | Path | None = None,
-    options: VerifyOptions | None = None,
-    progress: Progress | None = None,
+    claim: Claim | str | Path | None,
+    options: VerifyOptions,
+    progress: Progress | None,
 ) -> Trace:
-    """Say which buyer's copy a suspect was made from, or which buyers' copies were mixed in it.
-
-    Args:
-        suspect: The suspect, as a path or a URL (or another place that can be read; see `at_url`).
-        key: The owner's key.
-        buyers: All buyers: their names, the path of a CSV file with a column `buyer`, the register
-            of the copies, or its path (`copies.json`, or the folder), which knows the claim, too.
-        claim: The claim of the owner's copy, where no path of a register leads to it.
-        options: The anchor, how much is done to align, whether whole files are digested (by
-            default those of this machine are); see `VerifyOptions`.
-        progress: Called with what is being done, how much is done, and how much there is in all.
-
-    Returns:
-        What every mark shows; `.named` are the buyers, `.bound_log2` the chance of naming an
-        innocent.
-
-    Raises:
-        BuyersError: The list of buyers is empty or names one twice.
-        UsageError: The claim is missing, or of another key.
-        InputError: The suspect, the claim or the register cannot be read.
-
-    Examples:
-        >>> buyers = ["Acme Ltd.", "Bolt GmbH"]
-        >>> register, _ = neuralmark.issue_copies("model.safetensors", key, buyers, "copies")
-        >>> copy = Path("copies") / register.copies[1].path
-        >>> neuralmark.trace(copy, key, "copies").named
-        ('Bolt GmbH',)
-        >>> found = neuralmark.trace("model.safetensors", key, "copies")
-        >>> found.named, found.owned
-        ((), False)
-    """
-    options = options_of(VerifyOptions, options)
+    """Say which buyers' copies a suspect was made from, reading it in this process."""
+    if options.among != 1:
+        raise ParameterError("a trace counts its own ways of looking: leave among=... out")
     listed, suspect = _listed(buyers), place_of(suspect)
     claim, anchor = _evidence(suspect, key, listed, claim, options)
-    checkpoint = open_checkpoint(suspect).with_others()
+    opened = open_checkpoint(suspect, options.base)
+    checkpoint = opened.with_others()
     before = checkpoint.stamps()
     looked = _LeakSearch(FileSuspect(checkpoint, str(suspect)), claim, anchor, options.aligning())
     shape = buyer_parameters(key.parameters, claim.placement)
@@ -113,9 +93,10 @@ def trace(
         owner=found.reads[0],
         buyers=found.reads[1:],
         ways=looked.ways,
-        reason=found.reason,
+        reason=f"{opened.wants}; {found.reason}" if opened.wants else found.reason,
         identical=None if listed.register is None else listed.register.owner_of(files or {}),
         sha256=files,
+        pins=checkpoint.pins(),
         anchor=claim.anchor_digest.hex(),
         alignment=found.alignment,
         date=presenting.now(),
@@ -241,7 +222,7 @@ class _LeakSearch:
         restoration = restore(self.suspect.weights(), self.anchor, self.aligning, tell)
         restored = RestoredFile(restoration, self.anchor)
         record = restoration.record()
-        if record.found < LEAST_FOUND:
+        if not record.enough:
             restored.close()
             return None, record
         return restored, record
@@ -252,13 +233,15 @@ class _LeakSearch:
         ways = f"{trials} ways of looking ({len(buyers)} buyers, {self.ways} each)"
         if needed is None:
             return f"{bits} bits can never name one of {len(buyers)} buyers: use a key with more"
-        said = f"{most} of {bits} bits match at most; {needed} are needed in {ways}"
         if most >= needed:
             return f"{most} of {bits} bits match; {needed} would have sufficed in {ways}"
+        read = any(bits is not None for each in buyers for bits in (each.position, each.aligned))
+        said = f"{most} of {bits} bits match at most; {needed} are needed in {ways}"
+        said = said if read else "nothing was read in which a mark could be"
         said += f"; not read where they lie: {why}" if why else ""
         if record is None:
             return f"{said}; without the anchor, mixed or rearranged copies are not found"
-        if record.found < LEAST_FOUND:
+        if not record.enough:
             return f"{said}; less than {LEAST_FOUND:.0%} of the marked weights were found"
         return said + held_back(record)
 

@@ -1,7 +1,7 @@
 """Claim and Verdict: frozen, versioned, JSON (docs/formats.md)."""
 
 from neuralmark.records import presenting
-from neuralmark.records.alignment import Alignment, BitsRead, TensorFate
+from neuralmark.records.alignment import LEAST_FOUND, Alignment, BitsRead, TensorFate
 from neuralmark.records.claim import CLAIM_FORMAT, MAX_CLAIM, Claim
 from neuralmark.records.fields import MAX_RECORD, Fields, Record, load_json, to_json
 from neuralmark.records.issued import COPIES_FORMAT, CopyRegister, IssuedCopy
@@ -39,6 +39,7 @@ from neuralmark.records.verdict import (
 __all__ = [
     "CLAIM_FORMAT",
     "COPIES_FORMAT",
+    "LEAST_FOUND",
     "LINEAGE_FORMAT",
     "MAX_CLAIM",
     "MAX_RECORD",

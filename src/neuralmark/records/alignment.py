@@ -9,6 +9,8 @@ ReadingKind = Literal["position", "aligned"]
 """Whether weights were read where they lie, or after they were put back in order."""
 POSITION: Final = "position"
 ALIGNED: Final = "aligned"
+LEAST_FOUND = 0.05
+"""With less of the marked weights than this, whatever the bits say is not called a match."""
 READING_KINDS: tuple[ReadingKind, ...] = get_args(ReadingKind)
 
 
@@ -139,6 +141,11 @@ class Alignment:
     likeness: float = 0.0
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def enough(self) -> bool:
+        """Whether enough of the marked weights was found for their bits to mean anything."""
+        return self.found >= LEAST_FOUND
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in a verdict.

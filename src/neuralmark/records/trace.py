@@ -1,6 +1,6 @@
 """Trace: which buyer's mark a suspect carries (docs/formats.md)."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self
 
 from neuralmark.core.bound import bound_log2, boundary
@@ -78,6 +78,7 @@ class Trace(Record):
         reason: What was read, or why it was not, in a sentence.
         identical: The buyer whose recorded copy has the very same files, if there is one.
         sha256: SHA-256 of the suspect's files, by name.
+        pins: Of suspects behind URLs: the commit, version or ETag of each file, by its name.
         anchor: Digest of the anchor, in hexadecimal digits.
         alignment: How the weights were put in order; None where they were not.
         version: Version that traced.
@@ -102,6 +103,7 @@ class Trace(Record):
     reason: str
     identical: str | None = None
     sha256: dict[str, str] | None = None
+    pins: dict[str, str] = field(default_factory=dict)
     anchor: str = ""
     alignment: Alignment | None = None
     version: str = __version__
@@ -189,6 +191,7 @@ class Trace(Record):
             "reason": self.reason,
             "identical": self.identical,
             "sha256": self.sha256,
+            "pins": dict(self.pins),
             "parameters": self.parameters.to_dict(),
             "owner": asdict(self.owner),
             "buyers": [
@@ -220,6 +223,7 @@ class Trace(Record):
             reason=given.text("reason"),
             identical=given.text_or_none("identical"),
             sha256=None if given.empty("sha256") else given.table("sha256").all_texts(),
+            pins=given.table("pins").all_texts(),
             anchor=given.text("anchor"),
             alignment=(
                 None if given.empty("alignment") else Alignment.read(given.table("alignment"))

@@ -9,10 +9,10 @@ from neuralmark.core.key import Parameters
 from neuralmark.errors import TooFewCarriersError
 from neuralmark.marking import coverage
 from neuralmark.marking.attempts import by_names, claimed, searched
-from neuralmark.marking.judging import LEAST_FOUND
 from neuralmark.marking.placement import Tensor
 from neuralmark.marking.reading import Attempt
 from neuralmark.marking.verification import ANCHORED_TRIALS
+from neuralmark.records import LEAST_FOUND
 from neuralmark.scanning.contract import Todo
 from neuralmark.scanning.keyring import Keyring, Sought
 
