@@ -269,7 +269,17 @@ def _facts(meta: Any) -> FileFacts:
     )
 
 
+_CAUSE = re.compile(r'\b(?:error|message): "([^"\n]{1,200})"')
+"""Where obstore's message names what lies at the bottom of an error."""
+
+
 def _short(error: Exception) -> str:
-    """The first words of a message, without what queries and headers hold."""
-    text = redacted(str(error).strip().splitlines()[0] if str(error).strip() else "no reason given")
-    return " ".join(text.split())[:160]
+    """What went wrong, in the fewest words, without what queries and headers hold.
+
+    >>> _short(OSError("Error performing GET https://h/x in 1s - HTTP error: error sending request"))
+    'HTTP error: error sending request'
+    """
+    first, _, below = str(error).strip().partition("\n")
+    said = first.rpartition(" - ")[2] or first or "no reason given"
+    said = ": ".join([said, *_CAUSE.findall(below)[-1:]])
+    return " ".join(redacted(said).split())[:200]
