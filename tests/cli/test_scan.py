@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from neuralmark import Key, Verdict, VerifyOptions, verify
+from neuralmark.cli import _scanned
 from tests.support import hostile
 from tests.support.commands import call, on_terminal
 from tests.support.models import QUICK, gaussian_model
@@ -77,8 +78,27 @@ def test_watching_ends_after_its_rounds(tmp_path: Path, keys: Path) -> None:
     words = ["--keys", keys, "-o", tmp_path / "out", "--jobs", 1, "--since", "2020-01-01"]
     done = call("scan", tmp_path / "m.safetensors", *words, "--every", "0.01s", "--rounds", 2)
     assert done.code == 1
-    assert "NOTHING VERIFIED (round 2)" in done.out
-    assert "x 6 for round 2 of watching" in done.out
+    assert done.out.count("NOTHING VERIFIED") == 1
+    assert "x 2 for round 1 of watching" in done.out
+    assert done.out.endswith("round 2: nothing new\n")
+
+
+def test_a_pipe_is_told_how_far_it_is(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_scanned, "BETWEEN", 0.0)
+    models_in(tmp_path / "models", 2)
+    words = ["--keys", keys, "-o", tmp_path / "out", "--jobs", 1, "--no-sandbox"]
+    done = call("scan", tmp_path / "models", *words)
+    assert "2 of 2 models, 2 marks;" in done.err
+
+
+def test_a_stopped_scan_says_that_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KeyboardInterrupt), _scanned.kept_when_stopped(tmp_path):
+        raise KeyboardInterrupt
+    assert f"kept in {tmp_path}: the same command goes on" in capsys.readouterr().err
 
 
 def test_keys_with_passphrases(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 20
 """Findings that are printed; all are in the files."""
+BETWEEN = 30.0
+"""Seconds between two lines on how far it is, where there is no terminal for the table."""
 MOST_PAGES = 1000
 """Findings that get a page of their own."""
 TITLES = {
@@ -32,16 +34,20 @@ TITLES = {
 
 @contextmanager
 def live(*, quiet: bool) -> "Iterator[Watch]":
-    """A live table of how far the round is; in a pipe a line for each finding."""
-    told = 0
+    """A live table of how far the round is; in a pipe a line for each finding, and now and then."""
+    told, begun = 0, time.monotonic()
+    lately = begun
 
     def say(tally: "Tally") -> None:
-        nonlocal told
+        nonlocal told, lately
         found = tally.by_status.get("verified", 0)
         if found > told and not quiet:
             for row in tally.latest[-(found - told) :]:
                 output.note(f"{row.status}: {row.target} ({row.key_name})")
-        told = found
+        told, now = found, time.monotonic()
+        if now >= lately + BETWEEN and not quiet:
+            lately = now
+            output.note(_pace(tally, now - begun))
 
     if quiet or not sys.stderr.isatty():
         yield say
@@ -49,7 +55,6 @@ def live(*, quiet: bool) -> "Iterator[Watch]":
     from rich.console import Console
     from rich.live import Live
 
-    begun = time.monotonic()
     with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as shown:
 
         def update(tally: "Tally") -> None:
@@ -60,15 +65,21 @@ def live(*, quiet: bool) -> "Iterator[Watch]":
         yield update
 
 
+@contextmanager
+def kept_when_stopped(folder: Path) -> Iterator[None]:
+    """Say what becomes of a scan that is stopped."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        output.note(f"what was looked at is kept in {folder}: the same command goes on from there")
+        raise
+
+
 def _table(tally: "Tally", seconds: float) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    rate = tally.done / seconds if seconds else 0.0
-    left = (tally.targets - tally.done) / rate if rate else 0.0
-    pace = f"{rate:.1f} models/s, about {left:,.0f} s left" if rate else "starting"
-    title = f"{tally.done:,} of {tally.targets:,} models, {tally.marks:,} marks; {pace}"
-    grid = Table(title=title, box=None, title_justify="left")
+    grid = Table(title=_pace(tally, seconds), box=None, title_justify="left")
     grid.add_column("status")
     grid.add_column("rows", justify="right")
     for status, words in TITLES.items():
@@ -77,6 +88,13 @@ def _table(tally: "Tally", seconds: float) -> Any:
     for row in tally.latest:
         grid.add_row(Text(output.printable(f"{row.target} ({row.key_name})")), str(row.matched))
     return grid
+
+
+def _pace(tally: "Tally", seconds: float) -> str:
+    rate = tally.done / seconds if seconds else 0.0
+    left = (tally.targets - tally.done) / rate if rate else 0.0
+    pace = f"{rate:.1f} models/s, about {left:,.0f} s left" if rate else "starting"
+    return f"{tally.done:,} of {tally.targets:,} models, {tally.marks:,} marks; {pace}"
 
 
 def write_pages(result: "ScanResult") -> None:
@@ -125,6 +143,9 @@ def summary(result: "ScanResult") -> dict[str, Any]:
 def show(result: "ScanResult") -> None:
     """Counts, and what is new."""
     watching = result.round > 1
+    if watching and not any(result.new.values()):
+        click.echo(f"round {result.round}: nothing new")
+        return
     counts = result.new if watching else result.counts
     rows = [(words, f"{counts.get(status, 0):,}") for status, words in TITLES.items()]
     rows += [("corrected for", result.correction), ("rows", str(result.rows_file))]

@@ -182,7 +182,7 @@ def command(
         else:
             scanned.show(result)
 
-    with scanned.live(quiet=as_json) as watch:
+    with scanned.live(quiet=as_json) as watch, scanned.kept_when_stopped(out):
         result = scan(
             targets,
             named,

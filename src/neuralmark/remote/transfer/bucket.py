@@ -276,7 +276,7 @@ _CAUSE = re.compile(r'\b(?:error|message): "([^"\n]{1,200})"')
 def _short(error: Exception) -> str:
     """What went wrong, in the fewest words, without what queries and headers hold.
 
-    >>> _short(OSError("Error performing GET https://h/x in 1s - HTTP error: error sending request"))
+    >>> _short(OSError("GET https://h/x in 1s - HTTP error: error sending request"))
     'HTTP error: error sending request'
     """
     first, _, below = str(error).strip().partition("\n")
