@@ -1,5 +1,6 @@
 """Every format is found in a folder and read in the sandbox: of this machine, and far away."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from neuralmark.scanning import readers, targets
 from neuralmark.scanning.contract import ScanRow
 from tests.support.makers import Arrays, arrays, content, maker, safetensors
 from tests.support.models import gaussian
+from tests.support.quantisers import QUANTISERS, quantised_folder
 from tests.support.scans import mirrored
 
 PARAMETERS = Parameters(bits=256, pools=288, rounds=2)
@@ -71,3 +73,21 @@ def test_blocks_of_gguf_are_read_in_the_sandbox(tmp_path: Path) -> None:
     result = scan([tmp_path / "models"], [key], tmp_path / "out", options=ScanOptions(jobs=1))
     (row,) = result.rows()
     assert (row.status, row.format) == ("verified", "gguf"), row
+
+
+def test_quantised_folders_are_found(tmp_path: Path) -> None:
+    """Every way of quantising, in one scan: dequantised in the sandbox, without its package."""
+    key, out = Key.new(PARAMETERS), tmp_path / "marked.safetensors"
+    plain: Arrays = {"layer.weight": gaussian(256, 320)}
+    options = EmbedOptions(anchor=False, strength=2)
+    done = embed(safetensors.make(plain, tmp_path), key, out, options)
+    weights, models = content(open_checkpoint(out)), tmp_path / "models"
+    models.mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number, (way, quantiser) in enumerate(QUANTISERS.items()):
+            config = {"checkpoint_format": "gptq_v2"} if way == "gptq v2" else None
+            quantised_folder(models / f"{number}", weights, quantiser, config)
+    claims = [done.claim_file]
+    result = scan([models], [key], tmp_path / "out", claims=claims, options=ScanOptions(jobs=1))
+    assert result.counts == {"verified": len(QUANTISERS)}, list(result.rows())
