@@ -7,7 +7,9 @@ The keys are no secrets: they follow from the name of the release.
 
 import contextlib
 import hashlib
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from neuralmark.keys.key import content_bytes
 from neuralmark.records import to_json
 
 PASSPHRASE = "golden passphrase"
+BUYERS = ("Acme Ltd.", "Bolt GmbH")
 
 
 def write(folder: Path) -> None:
@@ -68,6 +71,7 @@ def write_records(release: str) -> None:
     )
     neuralmark.arbitrate(parties, disputed="stolen.safetensors").save("ruling.json")
     write_moved(key, model, claim)
+    write_copies(key, model)
     for path in [*Path().glob("stolen.*"), *Path().glob("moved.*")]:
         path.unlink()
 
@@ -82,6 +86,25 @@ def write_moved(key: Key, model: str, claim: str) -> None:
     assert verdict.verified
     verdict.save("aligned.json")
     neuralmark.lineage(model, "moved.safetensors").save("lineage.json")
+
+
+def write_copies(key: Key, model: str) -> None:
+    """The register of two buyers' copies, one of these, its sub-key, and what a trace says."""
+    weights = load_file(model)
+    with tempfile.TemporaryDirectory() as name:
+        sold = Path(name) / "sold"
+        save_file({"layer.weight": weights["layer.weight"]}, Path(name) / "model.safetensors")
+        register, _ = neuralmark.issue_copies(Path(name) / "model.safetensors", key, BUYERS, sold)
+        register.save("copies.json")
+        shutil.copyfile(sold / register.copies[1].path, "copy.safetensors")
+        shutil.copyfile(sold / f"{register.base}.anchor", "copies.anchor")
+    with_anchor = neuralmark.VerifyOptions(anchor="copies.anchor")
+    found = neuralmark.trace("copy.safetensors", key, "copies.json", options=with_anchor)
+    assert found.named == (BUYERS[1],)
+    found.save("trace.json")
+    sub, claim = neuralmark.buyer_key(key, BUYERS[1], "copies.json")
+    sub.save("buyer.nmkey", None)
+    claim.save("buyer.claim.json")
 
 
 def _bytes(*words: str) -> bytes:

@@ -7,10 +7,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import neuralmark
-from neuralmark import Claim, Key, Ruling, Verdict
+from neuralmark import Claim, Key, Ruling, Trace, Verdict
 from neuralmark.anchors.sealed import load_anchor
 from neuralmark.attacks import Card, StandardReport
-from neuralmark.records import PublicVerdict
+from neuralmark.records import CopyRegister, PublicVerdict
 from neuralmark.reports.recorded import draw
 
 HERE = Path(__file__).parent
@@ -72,6 +72,27 @@ def test_cards_and_rulings(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
+def test_copies_traces_and_sub_keys(release: str) -> None:
+    folder = HERE / release
+    key, copy = Key.load(folder / "plain.nmkey"), folder / "copy.safetensors"
+    kept, register = Trace.load(folder / "trace.json"), CopyRegister.load(folder / "copies.json")
+    assert kept.named == ("Bolt GmbH",)
+    assert kept.identical == "Bolt GmbH"
+    with_anchor = neuralmark.VerifyOptions(anchor=folder / "copies.anchor")
+    found = neuralmark.trace(copy, key, folder / "copies.json", options=with_anchor)
+    assert (found.owner, found.buyers) == (kept.owner, kept.buyers)
+    sub, claim = neuralmark.buyer_key(key, "Bolt GmbH", register)
+    kept_sub = Key.load(folder / "buyer.nmkey")
+    assert (sub.fingerprint, sub.secret, sub.commitment) == (
+        kept_sub.fingerprint,
+        kept_sub.secret,
+        kept_sub.commitment,
+    )
+    assert claim == Claim.load(folder / "buyer.claim.json")
+    assert neuralmark.verify(copy, sub, claim=claim).verified
+
+
+@pytest.mark.parametrize("release", RELEASES)
 def test_reports_after_the_standard(release: str) -> None:
     folder = HERE / release
     verdict, report = (
@@ -98,6 +119,7 @@ def test_reports_after_the_standard(release: str) -> None:
             ("<h1>Verified</h1>", "Where the weights went", "other.<wbr>weight", "permuted"),
         ),
         ("lineage", ("<h1>Related</h1>", "descent, not of ownership", "other.<wbr>weight")),
+        ("trace", ("Bolt GmbH", "Acme Ltd.", "2 buyers")),
         ("ruling", ("<h1>Owner: Golden</h1>", "2026-01-01T00:00:00+00:00", "Thief")),
     ],
 )
