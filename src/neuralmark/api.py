@@ -9,7 +9,7 @@ from neuralmark import schemes
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.heads import heads_of
 from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
-from neuralmark.apart import read_apart
+from neuralmark.marking.apart import read_apart
 from neuralmark.checkpoints import open_checkpoint, place_of
 from neuralmark.errors import (
     ParameterError,

@@ -83,6 +83,7 @@ def _finding(found: Trace) -> str:
     if found.identical is not None:
         pairs.append(("Same file", text(found.identical), "byte for byte that buyer's copy"))
     pairs += [(f"SHA-256 {text(n)}", code(d), "") for n, d in (found.sha256 or {}).items()]
+    pairs += [(f"Version of {text(n)}", code(pin), "") for n, pin in found.pins.items()]
     return facts(pairs)
 
 
