@@ -134,7 +134,7 @@ def published(blocks: int, tunings: tuple[Attack, ...] = ()) -> Callable[[Path],
     return make
 
 
-def small_cnn(folder: Path) -> Trained:
+def small_cnn(folder: Path, *names: str) -> Trained:
     from benchmarks import _networks
 
     made = _networks.network(folder, _networks.CLEAN, Path("/tmp/nmnetworks"))
@@ -147,7 +147,12 @@ def small_cnn(folder: Path) -> Trained:
         Finetune(0.01, 3),
         Finetune(0.05, 12),
     )
-    return Trained(made.model, data, other, (_networks.NAME,), tunings)
+    return Trained(made.model, data, other, names or (_networks.NAME,), tunings)
+
+
+def small_cnn_wide(folder: Path) -> Trained:
+    """With the tensors that `embed` chooses by itself."""
+    return small_cnn(folder, "conv2.weight", "conv3.weight", "conv4.weight")
 
 
 NETWORKS: dict[str, Callable[[Path], Trained]] = {
@@ -158,6 +163,7 @@ NETWORKS: dict[str, Callable[[Path], Trained]] = {
     ),
     "resnet56": published(9),
     "cnn": small_cnn,
+    "cnn-wide": small_cnn_wide,
 }
 
 
