@@ -109,6 +109,13 @@ def digits_mlp(_: Path) -> Trained:
     return digits(zoo.architecture("digits-mlp").build(classes=10), ("hidden2.weight",), 1e-3)
 
 
+def digits_mlp_wide(_: Path) -> Trained:
+    """With the tensors that `embed` chooses by itself."""
+    torch.manual_seed(0)
+    names = ("hidden1.weight", "hidden2.weight")
+    return digits(zoo.architecture("digits-mlp").build(classes=10), names, 1e-3)
+
+
 def digits_transformer(_: Path) -> Trained:
     torch.manual_seed(0)
     model = Transformer()
@@ -157,6 +164,7 @@ def small_cnn_wide(folder: Path) -> Trained:
 
 NETWORKS: dict[str, Callable[[Path], Trained]] = {
     "digits-mlp": digits_mlp,
+    "digits-mlp-wide": digits_mlp_wide,
     "digits-transformer": digits_transformer,
     "resnet20": published(
         3, (Finetune(0.02, 2, scope="lora", rank=8), Finetune(0.01, 3), Finetune(0.1, 6))

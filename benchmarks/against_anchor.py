@@ -23,6 +23,7 @@ from benchmarks._against import Anchored, Array, Tensors, coarse
 from benchmarks._common import Report, parser, run_child
 
 SIDE, COUNT, SIZE, STRENGTH = 1024, 8, 0.02, 2.0
+NETWORKS = "digits-mlp,digits-mlp-wide,digits-transformer,resnet20,resnet56,cnn,cnn-wide"
 Change = Callable[[Array, np.random.Generator], Array]
 
 
@@ -234,7 +235,7 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--secrets", type=int, default=2000, help="how many other secrets")
     made.add_argument("--large", action="store_true", help="measure 4096 x 11008")
     made.add_argument("--data", type=Path, help="folder with CIFAR-10 and weights/*.th")
-    made.add_argument("--networks", default="digits-mlp,digits-transformer,resnet20,resnet56,cnn")
+    made.add_argument("--networks", default=NETWORKS, help="-wide: the tensors that embed chooses")
     made.add_argument("--strength", type=float, default=1.0, help="of the networks' marks")
     made.add_argument("--bits", type=int, default=4, help="of the networks' anchors")
     made.add_argument("--skip-matrices", action="store_true", help="real networks only")
