@@ -110,11 +110,13 @@ def test_foreign_journals(
     marked: Path, tmp_path: Path, header: dict[str, Any], change: dict[str, Any], ending: str
 ) -> None:
     (tmp_path / "victim").write_text("precious")
+    around = tmp_path.parent  # where "../victim" would be, with what other tests left
     journal(Path(f"{marked}.nmjournal{ending}"), header | change, b"abcd")
-    before = content_of(tmp_path.parent)
+    before, beside = content_of(tmp_path), sorted(os.listdir(around))
     assert "damaged" in call("recover", marked).failed(3, "InterruptedEmbedError")
     call("inspect", marked).failed(3, "InterruptedEmbedError")
-    assert content_of(tmp_path.parent) == before
+    assert content_of(tmp_path) == before
+    assert sorted(os.listdir(around)) == beside
 
 
 @pytest.mark.parametrize("text", [b"", b"null", b"[]", b"{}", b"{", b"\xff", b"[" * 100_000])
