@@ -9,7 +9,6 @@ from neuralmark import schemes
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.heads import heads_of
 from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
-from neuralmark.marking.apart import read_apart
 from neuralmark.checkpoints import open_checkpoint, place_of
 from neuralmark.errors import (
     ParameterError,
@@ -21,6 +20,7 @@ from neuralmark.errors import (
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking import leaks, rechecking, verification
+from neuralmark.marking.apart import read_apart
 from neuralmark.marking.evidence import evidence_for
 from neuralmark.marking.options import VerifyOptions, options_of
 from neuralmark.marking.placement import listed

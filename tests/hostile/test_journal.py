@@ -112,11 +112,11 @@ def test_foreign_journals(
     (tmp_path / "victim").write_text("precious")
     around = tmp_path.parent  # where "../victim" would be, with what other tests left
     journal(Path(f"{marked}.nmjournal{ending}"), header | change, b"abcd")
-    before, beside = content_of(tmp_path), sorted(os.listdir(around))
+    before, beside = content_of(tmp_path), sorted(around.iterdir())
     assert "damaged" in call("recover", marked).failed(3, "InterruptedEmbedError")
     call("inspect", marked).failed(3, "InterruptedEmbedError")
     assert content_of(tmp_path) == before
-    assert sorted(os.listdir(around)) == beside
+    assert sorted(around.iterdir()) == beside
 
 
 @pytest.mark.parametrize("text", [b"", b"null", b"[]", b"{}", b"{", b"\xff", b"[" * 100_000])

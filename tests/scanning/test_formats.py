@@ -88,6 +88,7 @@ def test_quantised_folders_are_found(tmp_path: Path) -> None:
         for number, (way, quantiser) in enumerate(QUANTISERS.items()):
             config = {"checkpoint_format": "gptq_v2"} if way == "gptq v2" else None
             quantised_folder(models / f"{number}", weights, quantiser, config)
-    claims = [done.claim_file]
-    result = scan([models], [key], tmp_path / "out", claims=claims, options=ScanOptions(jobs=1))
+    result = scan(
+        [models], [key], tmp_path / "out", claims=str(done.claim_file), options=ScanOptions(jobs=1)
+    )
     assert result.counts == {"verified": len(QUANTISERS)}, list(result.rows())

@@ -78,11 +78,11 @@ class Trace(Record):
         reason: What was read, or why it was not, in a sentence.
         identical: The buyer whose recorded copy has the very same files, if there is one.
         sha256: SHA-256 of the suspect's files, by name.
-        pins: Of suspects behind URLs: the commit, version or ETag of each file, by its name.
         anchor: Digest of the anchor, in hexadecimal digits.
         alignment: How the weights were put in order; None where they were not.
         version: Version that traced.
         date: When, in UTC.
+        pins: Of suspects behind URLs: the commit, version or ETag of each file, by its name.
 
     Examples:
         >>> buyers = ["Acme Ltd.", "Bolt GmbH"]
@@ -103,11 +103,11 @@ class Trace(Record):
     reason: str
     identical: str | None = None
     sha256: dict[str, str] | None = None
-    pins: dict[str, str] = field(default_factory=dict)
     anchor: str = ""
     alignment: Alignment | None = None
     version: str = __version__
     date: str | None = None
+    pins: dict[str, str] = field(default_factory=dict)
 
     @property
     def trials(self) -> int:
