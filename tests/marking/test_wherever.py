@@ -86,6 +86,18 @@ def test_where_it_was_comes_first(case: Case) -> None:
     assert verdict.alignment is None
 
 
+@pytest.mark.parametrize("prefix", ["m.", "net.backbone.", "model."])
+def test_one_more_prefix_is_where_it_was(case: Case, tmp_path: Path, prefix: str) -> None:
+    """Names and shapes alone say under which prefix: it stays one look of two."""
+    renamed = {prefix + name: values for name, values in load_file(case.marked).items()}
+    decoy = {"m.features.2.weight": np.ones((64, 32, 3, 3), np.float32)} if prefix != "m." else {}
+    save_file(renamed | decoy, tmp_path / "renamed.safetensors")
+    verdict = neuralmark.verify(tmp_path / "renamed.safetensors", case.key, claim=case.claim)
+    assert verdict.verified
+    assert (verdict.trials, verdict.mapping, verdict.alignment) == (2, "prefix", None)
+    assert verdict.readings[0].matched == 160
+
+
 def test_without_the_anchor_it_is_not_found(case: Case) -> None:
     claim = Claim.load(case.claim)
     verdict = neuralmark.verify(case.stolen, case.key, claim=claim)

@@ -84,9 +84,17 @@ def claimed(known: Sequence[Tensor], placement: Placement, anchor: bytes = b"") 
 
 
 def by_names(known: Sequence[Tensor], placement: Placement, anchor: bytes) -> Attempt | None:
-    """The tensors of these very names, as they are stored; None where too few are there."""
+    """The one way to read these tensors where they lie; None where too few are there.
+
+    By their very names, or under the common prefix under which most of the weights are: names and
+    shapes alone decide, so it is one look, whatever the prefixes.
+    """
     table = by_canonical(known)
-    found = next(_under(Renaming(), table, placement, transposed=False), None)
+    ways = (
+        next(_under(renaming, table, placement, transposed=False), None)
+        for renaming in renamings(table, placement)
+    )
+    found = max((way for way in ways if way is not None), key=_found, default=None)
     return None if found is None else replace(found, anchor=anchor)
 
 
