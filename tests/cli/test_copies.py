@@ -149,6 +149,17 @@ def test_a_sub_key_for_a_judge(market: Path, tmp_path: Path) -> None:
     again.failed(2, "OutputError")
 
 
+def test_a_judge_never_needs_the_owners_passphrase(market: Path, tmp_path: Path) -> None:
+    owners_key().save(tmp_path / "me.nmkey", "mine", cost=10)
+    words = ("key", "sub", tmp_path / "me.nmkey", "--dispute", "a", "-o", tmp_path / "a.nmkey")
+    mine = {"NEURALMARK_PASSPHRASE": "mine"}
+    assert "--new-passphrase-file" in call(*words, env=mine).failed(2, "PassphraseError")
+    assert not (tmp_path / "a.nmkey").exists()
+    (tmp_path / "new").write_text("theirs")
+    assert call(*words, "--new-passphrase-file", tmp_path / "new", env=mine).code == 0
+    assert Key.load(tmp_path / "a.nmkey", "theirs").content.endswith(b"dispute=a")
+
+
 def test_a_key_for_a_dispute(market: Path, tmp_path: Path) -> None:
     out = tmp_path / "case.nmkey"
     given = ("key", "sub", market / "me.nmkey", "-o", out, "--no-passphrase", "--json")

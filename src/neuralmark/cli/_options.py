@@ -24,6 +24,7 @@ M = TypeVar("M", bound="Place")
 F = TypeVar("F", bound=Callable[..., Any])
 
 PASSPHRASE_VARIABLE = "NEURALMARK_PASSPHRASE"  # noqa: S105 - the name of a variable
+GIVEN = f"set {PASSPHRASE_VARIABLE}, or use --passphrase-file"
 MAX_PASSPHRASE = 1 << 16
 """As in keyfile, which is not imported here: it would load numpy for every `--help`."""
 
@@ -316,10 +317,10 @@ def new_passphrase(passphrase_file: Path | None) -> str:
     return given_passphrase(passphrase_file) or typed_twice()
 
 
-def typed_twice() -> str:
+def typed_twice(instead: str = GIVEN) -> str:
     """A new passphrase from the terminal."""
-    first = prompt("New passphrase")
-    if prompt("The same again") != first:
+    first = prompt("New passphrase", instead)
+    if prompt("The same again", instead) != first:
         raise PassphraseError("the two passphrases differ; nothing was written")
     return first
 
@@ -338,12 +339,11 @@ def given_passphrase(passphrase_file: Path | None) -> str | None:
     return os.environ.get(PASSPHRASE_VARIABLE) or None
 
 
-def prompt(question: str) -> str:
+def prompt(question: str, instead: str = GIVEN) -> str:
     """Ask on the terminal, without echo."""
     if not sys.stdin.isatty():
         raise PassphraseError(
-            f"a passphrase is needed and there is no terminal to ask on: set"
-            f" {PASSPHRASE_VARIABLE}, or use --passphrase-file"
+            f"a passphrase is needed and there is no terminal to ask on: {instead}"
         )
     answer: str = click.prompt(question, hide_input=True, err=True)
     return answer

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 PLAIN_WARNING = "stored without a passphrase: whoever reads this file can claim with it"
 
+_new_passphrase_option = click.option(
+    "--new-passphrase-file",
+    type=options.PATH,
+    help="File whose first line is the new passphrase.",
+)
+
 
 @click.group("key")
 def command() -> None:
@@ -182,11 +188,7 @@ def import_(
 
 @command.command("passphrase")
 @click.argument("file", type=options.PATH)
-@click.option(
-    "--new-passphrase-file",
-    type=options.PATH,
-    help="File whose first line is the new passphrase.",
-)
+@_new_passphrase_option
 @click.option("--no-passphrase", is_flag=True, help="Store the key plainly from now on.")
 @options.passphrase_file_option
 @options.json_option
@@ -202,10 +204,8 @@ def passphrase(
     if no_passphrase:
         key.save(file, None, overwrite=True)
         output.note(PLAIN_WARNING)
-    elif new_passphrase_file is not None:
-        key.save(file, options.given_passphrase(new_passphrase_file), overwrite=True)
     else:
-        key.save(file, options.typed_twice(), overwrite=True)
+        key.save(file, _own_passphrase(new_passphrase_file), overwrite=True)
     output.note("the passphrase was changed")
     _report(key, file, as_json, {})
 
@@ -227,6 +227,7 @@ def passphrase(
     " never for a buyer.",
 )
 @click.option("-o", "--output", "out", type=options.PATH, required=True, help="Key file to write.")
+@_new_passphrase_option
 @click.option("--no-passphrase", is_flag=True, help="Store the secret plainly.")
 @options.passphrase_file_option
 @options.json_option
@@ -237,6 +238,7 @@ def sub(
     copies: Path | None,
     with_anchor: bool,
     out: Path,
+    new_passphrase_file: Path | None,
     no_passphrase: bool,
     passphrase_file: Path | None,
     as_json: bool,
@@ -245,7 +247,8 @@ def sub(
 
     It verifies, and can remove, that one mark; it tells nothing of the key in FILE or of the other
     sub-keys. With --buyer, its claim goes beside it (OUT.claim.json). A dispute's key is a key like
-    any other: embed a mark with it now, and show it to a judge one day.
+    any other: embed a mark with it now, and show it to a judge one day. It gets a passphrase of its
+    own, never that of FILE, which the judge is not to know: --new-passphrase-file, or a prompt.
     """
     from neuralmark.marking.showing import buyer_key, show_anchor
 
@@ -257,6 +260,7 @@ def sub(
         raise click.UsageError("--with-anchor writes the anchor of --copies: give both")
     _refuse_existing(out)
     key = options.load_key(file, passphrase_file)
+    secret = None if no_passphrase else _own_passphrase(new_passphrase_file)
     if dispute is not None:
         made, claim = key.sub(dispute, "dispute"), None
     else:
@@ -271,7 +275,9 @@ def sub(
         assert copies is not None
         beside["anchor_file"] = f"{out}.anchor"
         show_anchor(key, made, copies, Path(beside["anchor_file"]))
-    _save(made, out, passphrase_file, no_passphrase)
+    made.save(out, secret)
+    if secret is None:
+        output.note(PLAIN_WARNING)
     _report(made, out, as_json, beside)
     if not as_json:
         for name in beside.values():
@@ -343,6 +349,13 @@ def _number(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
+
+
+def _own_passphrase(new_passphrase_file: Path | None) -> str | None:
+    """Another passphrase than the one that opens the key: from its file, or typed twice."""
+    if new_passphrase_file is not None:
+        return options.given_passphrase(new_passphrase_file)
+    return options.typed_twice("use --new-passphrase-file")
 
 
 def _save(key: "Key", file: Path, passphrase_file: Path | None, plain: bool) -> None:
