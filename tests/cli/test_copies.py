@@ -66,11 +66,11 @@ def test_trace_names_a_buyer(market: Path, tmp_path: Path) -> None:
     given = ("--key", market / "me.nmkey", "--buyers", market / "copies")
     done = call("trace", copy_of(market, 1), *given, "--report", tmp_path / "page.html")
     assert done.code == 0
-    assert done.out.startswith("NAMED: Bolt GmbH")
+    assert done.out.startswith("NAMED: “Bolt GmbH”")
     assert "byte for byte the copy of Bolt GmbH" in done.out
     assert "6 (3 buyers, 2 ways each)" in done.out
     assert "(Acme Ltd.)" in done.out
-    assert "Named: Bolt GmbH" in read((tmp_path / "page.html").read_text()).text
+    assert "Named: “Bolt GmbH”" in read((tmp_path / "page.html").read_text()).text
     told = call("trace", copy_of(market, 1), *given, "--json")
     (tmp_path / "trace.json").write_text(told.out)
     assert Trace.load(tmp_path / "trace.json").named == ("Bolt GmbH",)
@@ -96,7 +96,7 @@ def test_trace_with_a_list_needs_the_claim(market: Path, tmp_path: Path) -> None
     assert "--claim" in call(*given).failed(2, "ParameterError")
     claim = market / "copies" / "owner.safetensors.claim.json"
     done = call(*given, "--claim", claim)
-    assert (done.code, done.out.splitlines()[0]) == (0, f"NAMED: {NAMES[2]}")
+    assert (done.code, done.out.splitlines()[0]) == (0, f"NAMED: “{NAMES[2]}”")
     report = call(*given, "--claim", claim, "--report", suspect)
     report.failed(2, "OutputError")
 

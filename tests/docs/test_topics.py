@@ -140,7 +140,7 @@ def test_copies() -> None:
     (block,) = blocks("copies.md", "python")
     save_file({"layer.weight": gaussian(600, 500)}, "model.safetensors")
     printed = shell("neuralmark key new acme.nmkey", sold, shown)
-    assert "NAMED: Bolt GmbH" in printed
+    assert "NAMED: “Bolt GmbH”" in printed
     assert "VERIFIED" in printed
     assert Path("trace.html").exists()
     names: dict[str, Any] = {}

@@ -21,6 +21,7 @@ from neuralmark.errors import (
     CheckpointError,
     ClaimMismatchError,
     NeuralMarkError,
+    NeuralMarkWarning,
     ParameterError,
     RecordError,
 )
@@ -124,9 +125,10 @@ def test_innocent_bits_are_fair_coins(eight: Sold, tmp_path: Path) -> None:
     weights = mixture(eight, "minimum", LABELS)
     save_file(weights, tmp_path / "suspect.safetensors")
     strangers = [f"stranger {number}" for number in range(100)]
-    found = neuralmark.trace(
-        tmp_path / "suspect.safetensors", eight.key, strangers, claim=eight.claim
-    )
+    with pytest.warns(NeuralMarkWarning, match="knows 8 more"):
+        found = neuralmark.trace(
+            tmp_path / "suspect.safetensors", eight.key, strangers, claim=eight.claim
+        )
     assert found.named == ()
     for way in ("position", "aligned"):
         bits = np.array([getattr(each, way) for each in found.buyers])
@@ -144,6 +146,11 @@ def test_a_list_with_the_claim_says_the_same(eight: Sold, tmp_path: Path) -> Non
         (b.position, b.aligned) for b in by_register.buyers
     ]
     assert told.identical is None
+
+
+def test_buyers_that_were_left_out_are_told_of(eight: Sold) -> None:
+    with pytest.warns(NeuralMarkWarning, match="knows 7 more"):
+        neuralmark.trace(eight.path(LABELS[1]), eight.key, LABELS[1:2], claim=eight.claim)
 
 
 def test_without_the_anchor_one_way_is_left(eight: Sold, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_what_follows_from_a_trace() -> None:
     assert TRACE.bound_log2 == bound_log2(256, 256, 6)
     assert TRACE.bound_of(TRACE.buyers[0]) == bound_log2(256, 240, 6)
     assert TRACE.owned
-    assert "Bolt, Äcme: 256 of 256" in str(TRACE)
+    assert "“Bolt”, “Äcme”: 256 of 256" in str(TRACE)
     nobody = replace(TRACE, buyers=TRACE.buyers[2:])
     assert nobody.named == ()
     with pytest.raises(TypeError, match="more than a bool"):

@@ -21,7 +21,7 @@ def found(buyers: int = 3, best: int = 250) -> Trace:
 def test_it_says_who_is_named() -> None:
     told = read(trace_page(found()))
     for words in (
-        *("Named: buyer 0", "suspect.npz", "250", "in 6 ways of looking", "not read"),
+        *("Named: “buyer 0”", "suspect.npz", "250", "in 6 ways of looking", "not read"),
         *("boundary 228", "as it was read", "whose copies went into the suspect", "nm1-2"),
     ):
         assert words in told.text, words

@@ -43,6 +43,7 @@ _WORDS = {
     "data=DIR": "--data DIR",
     "results=DIR": "--results DIR",
 }
+_AMONG = re.compile(r"VerifyOptions\(among=(\d+)\)")
 _NUMBERS = re.compile(r"\b(bits|pools|rounds)=(\d+)")
 
 
@@ -56,4 +57,5 @@ def in_options(message: str) -> str:
     """
     for ours, theirs in _WORDS.items():
         message = message.replace(ours, theirs)
+    message = _AMONG.sub(r"--among \1", message)
     return _NUMBERS.sub(r"--\1 \2", message)

@@ -102,6 +102,8 @@ def command(
 
 
 def _show(found: "Trace") -> None:
+    from neuralmark.records.trace import quoted
+
     named = set(found.named)
     rows = [
         ("suspect", found.suspect),
@@ -119,7 +121,7 @@ def _show(found: "Trace") -> None:
         label = f"{each.label}" if each.label in named else f"({each.label})"
         rows.append((label, _bits(found, each)))
     rows.append(("reason", found.reason))
-    title = "NAMED: " + ", ".join(found.named) if named else "NO BUYER IS NAMED"
+    title = "NAMED: " + ", ".join(quoted(found.named)) if named else "NO BUYER IS NAMED"
     output.panel(title, rows, good=bool(named))
 
 

@@ -7,6 +7,7 @@ coin, whoever mixed which other copies (docs/method.md, section 5).
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +19,10 @@ from neuralmark.checkpoints import open_checkpoint, place_of
 from neuralmark.core.bound import boundary
 from neuralmark.core.carriers import Carriers
 from neuralmark.core.key import Float, Mark
+from neuralmark.core.subkeys import plain_label
 from neuralmark.errors import (
     CheckpointError,
+    NeuralMarkWarning,
     NonFiniteError,
     ParameterError,
     UnsuitableTensorError,
@@ -142,6 +145,8 @@ def _evidence(
     if register is not None and listed.folder is not None and anchor is None:
         near = anchor_path(claim_path(listed.folder / register.base))
         anchor = near if is_sealed(near) else None
+    elif register is None and isinstance(claim, str | Path):
+        _warn_of_others(Path(claim).parent / REGISTER, listed.labels)
     known = evidence_for(suspect, key, claim=claim, anchor=anchor)
     if known.claim is None:
         raise ParameterError(
@@ -149,6 +154,23 @@ def _evidence(
             f" or the register of the copies ({REGISTER}) as the list of buyers"
         )
     return known.claim, known.anchor
+
+
+def _warn_of_others(path: Path, labels: Sequence[str]) -> None:
+    """Say that a register beside the claim has more buyers: the bound is to be for all of them."""
+    if not path.is_file():
+        return
+    all_of_them, given = (
+        set(map(plain_label, many)) for many in (register_of(path).buyers, labels)
+    )
+    others = len(all_of_them - given)
+    if others:
+        warnings.warn(
+            f"{path} knows {others} more, and the bound does not count who is not in the list: give"
+            " the register as the list of buyers",
+            NeuralMarkWarning,
+            stacklevel=5,
+        )
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Recheck:
         verdict: The verdict that was checked.
         points: What was compared, and what of it holds.
         again: The verdict of now; None where none could be given.
-        reason: Why none could be given.
+        reason: Why none could be given, or why it may differ; empty where there is nothing to say.
         version: Version that checked it.
 
     Examples:
@@ -163,7 +163,14 @@ def not_found(verdict: Verdict, why: str) -> Recheck:
 
 def compared(then: Verdict, now: Verdict, claim: Claim | None) -> Recheck:
     """Two verdicts by points; `claim` is the one that was given to be followed."""
-    return Recheck(then, tuple(_points(then, now, claim)), now)
+    among, rest = divmod(then.trials, now.trials) if now.trials else (1, 0)
+    why = ""
+    if among > 1 and not rest:
+        why = (
+            f"the verdict counts {among} times as many ways of looking: if it is one of a scan, or"
+            f" of looks at other models, check it again with VerifyOptions(among={among})"
+        )
+    return Recheck(then, tuple(_points(then, now, claim)), now, why)
 
 
 def _points(then: Verdict, now: Verdict, claim: Claim | None) -> Iterator[RecheckPoint]:

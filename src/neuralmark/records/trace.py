@@ -1,5 +1,6 @@
 """Trace: which buyer's mark a suspect carries (docs/formats.md)."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -11,6 +12,15 @@ from neuralmark.records.fields import Fields, Record
 from neuralmark.version import __version__
 
 TRACE_FORMAT = "neuralmark-trace/1"
+
+
+def quoted(labels: Iterable[str]) -> list[str]:
+    """Names of buyers for a list of them: some have commas.
+
+    >>> ", ".join(quoted(["Bolt GmbH", "Miller, J."]))
+    '“Bolt GmbH”, “Miller, J.”'
+    """
+    return [f"“{label}”" for label in labels]
 
 
 @dataclass(frozen=True)
@@ -147,7 +157,7 @@ class Trace(Record):
         if not self.named:
             return f"no buyer is named: {self.reason}"
         chance = f"an innocent is named with a chance of at most 2^{self.bound_log2:.1f}"
-        return f"{', '.join(self.named)}: {self.reason}; {chance}"
+        return f"{', '.join(quoted(self.named))}: {self.reason}; {chance}"
 
     def bound_of(self, read: MarkRead) -> float:
         """log2 of the chance that some innocent buyer shows as many bits as this one.

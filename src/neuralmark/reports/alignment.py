@@ -47,7 +47,11 @@ def alignment_section(verdict: Verdict) -> str:
         inner = "".join(_meter(reading, verdict) for reading in verdict.readings)
         said = "The mark was read where it was written, so nothing had to be put back in order."
         return section("Where the weights went", inner + paragraphs(said))
-    inner = paragraphs(_SOUND) + fates_picture(told.tensors, _bits_bars(verdict)) + _figures(told)
+    inner = (
+        paragraphs(_SOUND)
+        + fates_picture(told.tensors, _bits_bars(verdict))
+        + alignment_facts(told)
+    )
     rows = [
         (
             code(fate.name),
@@ -134,7 +138,8 @@ def as_found(fate: TensorFate) -> str:
     return "not compared" if _FACTORED in fate.changes else "other shape"
 
 
-def _figures(told: Alignment) -> str:
+def alignment_facts(told: Alignment) -> str:
+    """How much was found, how like the anchor it is, and by which aligner."""
     rows = (
         ("Found", _percent(told.found), "share of the marked weights that are this model's"),
         ("Set aside", _percent(told.set_aside), "recognised as added later, and not read"),

@@ -3,6 +3,8 @@
 from pathlib import PurePath
 
 from neuralmark.records import MarkRead, Trace
+from neuralmark.records.trace import quoted
+from neuralmark.reports.alignment import alignment_facts, fates_picture
 from neuralmark.reports.render import svg
 from neuralmark.reports.render.page import (
     chance_in_words,
@@ -34,7 +36,7 @@ _MOST_DRAWN = 60
 def trace_page(found: Trace) -> str:
     """One self-contained HTML page."""
     named = found.named
-    title = "Named: " + ", ".join(named[:5]) if named else "No buyer is named"
+    title = "Named: " + ", ".join(quoted(named[:5])) if named else "No buyer is named"
     title += f" and {len(named) - 5} more" if len(named) > 5 else ""
     ranked = sorted(found.buyers, key=lambda each: -each.matched)
     told = _finding(found)
@@ -61,9 +63,18 @@ def trace_page(found: Trace) -> str:
         f"<h1>{text(title)}</h1>",
         section("The finding", told + drawn + paragraphs(_MEANS, _NOT)),
         section("All buyers", table(head, rows, name="All buyers")),
+        _order(found),
     )
     name = PurePath(found.suspect).name or found.suspect
     return page(f"{text(title)}: {text(name)} (NeuralMark trace)", "\n".join(parts))
+
+
+def _order(found: Trace) -> str:
+    """What was put back in order before the marks were read."""
+    told = found.alignment
+    if told is None:
+        return ""
+    return section("Where the weights went", fates_picture(told.tensors) + alignment_facts(told))
 
 
 def _finding(found: Trace) -> str:
@@ -79,6 +90,11 @@ def _finding(found: Trace) -> str:
         ("An innocent named", chance, "for all buyers together"),
         ("Owner's mark", f"{found.owner.matched} of {bits} bits", _owned(found)),
         ("Read", text(found.reason), ""),
+    ]
+    pairs += [
+        ("Key", code(found.owner.fingerprint), "the owner's; every sub-key follows from it"),
+        ("Anchor", code(found.anchor), "its digest, from which the keys are derived"),
+        ("Date", text(found.date or ""), "by the clock of the machine that traced"),
     ]
     if found.identical is not None:
         pairs.append(("Same file", text(found.identical), "byte for byte that buyer's copy"))

@@ -30,7 +30,7 @@ _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOS
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY),
-    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
 )
 
 
