@@ -27,6 +27,7 @@ from benchmarks._common import Report, parser
 from benchmarks.anchor_chance import randomised
 from benchmarks.restructured import DAMAGES, damages, networks, rebuilt
 from neuralmark.anchors.heads import heads_of
+from neuralmark.checkpoints import open_checkpoint
 from neuralmark.records import RELATED_SCORE
 
 CHOSEN = ("further bert", "further gpt2", "further llama")
@@ -94,7 +95,7 @@ def further(folder: Path, kind: str) -> Iterator[Pair]:
     tables = {
         path.parent.name: (
             {n: v for n, v in load_file(path).items() if v.dtype.kind == "f"},
-            heads_of(path.parent),
+            heads_of(open_checkpoint(path.parent)),
         )
         for path in sorted(folder.glob("*/model.safetensors"))
     }

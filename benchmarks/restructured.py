@@ -30,6 +30,7 @@ from neuralmark.anchors.heads import heads_of
 from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.restructure import Manner, Restructure
+from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import AttackError
 
 WAYS: tuple[tuple[Manner, float], ...] = (
@@ -111,7 +112,7 @@ def networks(data: Path, work: Path, only: str | None) -> list[tuple[str, Table,
     for folder in sorted(work.glob("*-0")):
         whole = load_file(folder / "model.safetensors")
         table = {n: v.astype(np.float32) for n, v in whole.items() if v.dtype.kind == "f"}
-        found.append((folder.name.removesuffix("-0"), table, heads_of(folder)))
+        found.append((folder.name.removesuffix("-0"), table, heads_of(open_checkpoint(folder))))
     return [each for each in found if only in (None, each[0])]
 
 

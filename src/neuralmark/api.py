@@ -376,7 +376,7 @@ def _opened(model: Any) -> _Opened:
         checkpoint = open_checkpoint(place)
         weights = CheckpointWeights(checkpoint)
         original = OriginalCheckpoint(checkpoint)
-        return _Opened(weights, original, str(place), heads_of(place))
+        return _Opened(weights, original, str(place), heads_of(checkpoint))
     from neuralmark.training.live import LiveSuspect
 
     suspect = LiveSuspect(model)

@@ -20,7 +20,7 @@ from neuralmark.anchors.heads import heads_of
 from neuralmark.anchors.opening import open_anchor
 from neuralmark.anchors.originals import OriginalArrays, OriginalCheckpoint
 from neuralmark.anchors.sealed import write_anchor
-from neuralmark.checkpoints import open_checkpoint
+from neuralmark.checkpoints import Checkpoint, open_checkpoint
 from neuralmark.core.key import Placement
 from neuralmark.errors import (
     AnchorMismatchError,
@@ -189,15 +189,24 @@ def test_absurd_heads(heads: Any) -> None:
 )
 def test_heads_from_a_configuration(tmp_path: Path, config: Any, heads: int) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert heads_of(tmp_path) == heads
-    assert heads_of(tmp_path / "model.safetensors") == heads
+    assert heads_of(Checkpoint(tmp_path, "folder", {})) == heads
+    assert heads_of(Checkpoint(tmp_path / "model.safetensors", "safetensors", {})) == heads
+
+
+@pytest.mark.parametrize(("told", "heads"), [(8, 8), (0, 12), (-1, 12), (10**9, 12)])
+def test_heads_that_the_file_tells_of_come_first(tmp_path: Path, told: int, heads: int) -> None:
+    (tmp_path / "config.json").write_text('{"n_head": 12}')
+    checkpoint = Checkpoint(tmp_path / "model.gguf", "gguf", {})
+    checkpoint.heads = told
+    assert heads_of(checkpoint) == heads
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"a": ' + " " * (1 << 20) + "1}"])
 def test_an_unusable_configuration(tmp_path: Path, text: str) -> None:
-    assert heads_of(tmp_path) == 0
+    checkpoint = Checkpoint(tmp_path, "folder", {})
+    assert heads_of(checkpoint) == 0
     (tmp_path / "config.json").write_text(text)
-    assert heads_of(tmp_path) == 0
+    assert heads_of(checkpoint) == 0
 
 
 def claim_for(found: Anchor) -> Claim:

@@ -257,6 +257,7 @@ def test_blocks_are_decoded_in_pieces(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(gguf_types, "NEAR", near)
         seen.clear()
         checkpoint = open_checkpoint(path)
+        assert checkpoint.heads == 4
         (hugging,) = checkpoint.names()
         assert np.array_equal(values(checkpoint, hugging), expected)
         assert np.array_equal(

@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from neuralmark.anchors.header import MAX_HEADS
+from neuralmark.checkpoints import Checkpoint, root_of
 from neuralmark.errors import ParameterError
 from neuralmark.storage import places
-from neuralmark.storage.places import Place
 
 _MAX_CONFIG = 1 << 20
 _COUNTS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
@@ -19,8 +19,14 @@ def check_heads(heads: int) -> int:
     return heads
 
 
-def heads_of(model: Place) -> int:
-    """The attention heads that a folder's config.json (or one beside the file) tells of; else 0."""
+def heads_of(checkpoint: Checkpoint) -> int:
+    """The attention heads that the file tells of, its folder's config.json, or one beside it.
+
+    0 where nothing does.
+    """
+    if 0 < checkpoint.heads <= MAX_HEADS:
+        return checkpoint.heads
+    model = root_of(checkpoint.path)
     folder = model if model.is_dir() else model.parent
     try:
         data = places.read_small(folder / "config.json", _MAX_CONFIG)

@@ -188,6 +188,8 @@ class Checkpoint:
         self.format = form
         self.metadata: Mapping[str, str] = {}
         """What the header says besides the tensors: untrusted text by name."""
+        self.heads = 0
+        """How many attention heads the file itself says that the model has; 0: it does not say."""
         self.wants = ""
         """What is missing for the whole model to be read, and how to give it."""
         self._tensors = tensors

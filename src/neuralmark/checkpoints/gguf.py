@@ -56,7 +56,9 @@ def open(path: Place) -> Checkpoint:  # noqa: A001 - the contract's verb
             tensors[stored.info.name] = stored
             if len(tensors) > MAX_TENSORS:
                 raise MalformedError(f"{place}: has over {MAX_TENSORS:,} tensors")
-    return Checkpoint(path, "gguf", tensors)
+    found = Checkpoint(path, "gguf", tensors)
+    found.heads = first.of_layer(f"{architecture}.attention.head_count", 0) or 0
+    return found
 
 
 def _architecture(header: GgufHeader) -> str:

@@ -108,9 +108,10 @@ def command(
     """Look for the key's mark in MODEL and give a verdict with its bound.
 
     With a claim or tensor names, verify reads only those tensors. Without, it follows a claim of
-    this key that lies beside MODEL; where there is none, it tries the tensors that auto would
-    choose and every tensor large enough, and corrects the bound for all of them. With the mark's
-    anchor, it finds the weights wherever they went: renamed, fused, permuted, rescaled, rotated.
+    this key that lies beside MODEL under its name (MODEL.claim.json); where there is none, it tries
+    the tensors that auto would choose and every tensor large enough, and corrects the bound for all
+    of them. With the mark's anchor, it finds the weights wherever they went: renamed, fused,
+    permuted, rescaled, rotated.
     MODEL may be a URL (hf://owner/name, https, s3, gs, az): only what is needed is fetched.
     Exit code 0: verified; 1: not; 3: the weights could not be read.
     """

@@ -189,7 +189,7 @@ def _aligned_score(one: Compared, two: Compared, progress: Progress | None) -> f
     """How alike the models are once the second is in the order of the first."""
     original = OriginalCheckpoint(one.checkpoint)
     known = {tensor.name: tensor for tensor in original.tensors()}
-    skeleton = skeleton_of(original, known, heads_of(one.checkpoint.path))
+    skeleton = skeleton_of(original, known, heads_of(one.checkpoint))
     ours, theirs = (CheckpointWeights(each.checkpoint) for each in (one, two))
     told, _ = kinships(ours, skeleton, theirs, None, progress)
     return Lineage(one.label, two.label, told).score if told else None

@@ -11,7 +11,6 @@ from neuralmark.anchors.factors import likeness
 from neuralmark.anchors.heads import heads_of
 from neuralmark.anchors.originals import OriginalCheckpoint
 from neuralmark.anchors.sealed import load_anchor, write_anchor
-from neuralmark.checkpoints import root_of
 from neuralmark.errors import AnchorMismatchError
 from neuralmark.marking.claiming import claimed_anchor
 from neuralmark.marking.drafting import MarkingPlan
@@ -39,7 +38,7 @@ def anchored(
     if options.anchor is not True:
         return _as_before(planned, Path(options.anchor), file)
     checkpoint = planned.checkpoint
-    heads = options.heads or heads_of(root_of(checkpoint.path))
+    heads = options.heads or heads_of(checkpoint)
     recipe = AnchorRecipe(planned.placement, heads, options.anchor_bits)
     make = partial(build, OriginalCheckpoint(checkpoint), recipe, progress=progress)
     anchor = make() if file is None else write_anchor(file, planned.key, make)

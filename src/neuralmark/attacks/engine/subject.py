@@ -132,8 +132,7 @@ def subject_of(model: "str | Path | Weights | torch.nn.Module | Subject") -> Sub
     if isinstance(model, Subject):
         return model
     if isinstance(model, str | Path):
-        weights, dtypes = _from_file(Path(model))
-        return Subject(str(model), weights, dtypes, heads=heads_of(Path(model)))
+        return _from_file(Path(model), str(model))
     if isinstance(model, Mapping):
         return Subject("weights in memory", {n: _frozen(v) for n, v in model.items()})
     return _from_module(model)
@@ -218,7 +217,7 @@ def same_outputs(before: Subject, after: Subject, data: Data) -> None:
         raise AttackError(f"the attack was to keep the function, but outputs differ by {apart:.2g}")
 
 
-def _from_file(path: Path) -> tuple[Weights, dict[str, str]]:
+def _from_file(path: Path, label: str) -> Subject:
     checkpoint = open_checkpoint(path)
     weights, dtypes = {}, {}
     for name in checkpoint.names():
@@ -229,7 +228,7 @@ def _from_file(path: Path) -> tuple[Weights, dict[str, str]]:
         whole = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
         weights[name] = _frozen(whole.reshape(info.shape))
         dtypes[name] = info.dtype
-    return weights, dtypes
+    return Subject(label, weights, dtypes, heads=heads_of(checkpoint))
 
 
 def _from_module(model: Any) -> Subject:
