@@ -22,7 +22,7 @@ from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.locating.views import Stored, View
 from neuralmark.anchors.moves import Move, Moves, moved
 from neuralmark.anchors.refinding import WEAK, refound
-from neuralmark.anchors.standing import PLAIN, QUICK, Closeness, closeness, stands, trusted
+from neuralmark.anchors.standing import FAINT, QUICK, Closeness, closeness, stands, trusted
 from neuralmark.core.names import canonical_name
 from neuralmark.records.alignment import Alignment, TensorFate
 from neuralmark.structures.structure import Array
@@ -126,7 +126,7 @@ class Restoration:
             if view.shape(self._suspect.shapes) != anchor.shape:
                 continue
             found = trusted(view.read(self._suspect), anchor)
-            if found.firm if beyond is None else found.noise < min(beyond, PLAIN):
+            if found.firm if beyond is None else found.noise < min(beyond, FAINT):
                 known = located is not None and located.view == view
                 changes = located.changes if located is not None and known else view.changes
                 cosine = located.cosine if located is not None and known else 0.0

@@ -24,6 +24,8 @@ NEAR = 1 / 8
 """Rows and columns that differ by less than this share of their energy are in place, unscaled."""
 PLAIN = 1 / 2
 """With what was added set aside, noise for one unit of a mark, as a share of the anchor."""
+FAINT = 16.0
+"""The same, where no order of its channels was found, and none is likelier than its own."""
 FIRM = 0.15
 """A share of the mark that is not left by chance, in the few rows that an order leaves in place."""
 LEANING = 0.25
