@@ -107,6 +107,28 @@ def test_strangers_are_not_found() -> None:
     assert told.found == 0.0
 
 
+def noisy(value: Array, share: float, seed: int) -> Array:
+    """With noise of twenty deviations in this share of the directions of its inputs."""
+    rng = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(rng.standard_normal((value.shape[1], int(share * value.shape[1]))))
+    added = rng.standard_normal((len(value), basis.shape[1])) @ basis.T
+    return np.asarray(value + 20 * 0.02 * added, np.float32)
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_noise_in_most_directions_hides_no_tensor_in_its_place(permuted: bool) -> None:
+    """What is left in a fifth of the directions is its own; not, where it was permuted as well."""
+    table = model((256, 256), (256, 256))
+    order = np.random.default_rng(7).permutation(256)
+    suspect = {
+        n: noisy(v, 0.8, i)[order if permuted else slice(None)]
+        for i, (n, v) in enumerate(table.items())
+    }
+    _, told = restored(suspect, anchor_of(table))
+    assert told.found == (0.0 if permuted else 1.0)
+    assert all(fate.source == fate.name for fate in told.tensors if fate.found)
+
+
 def test_untouched_tensors_are_read_as_they_are() -> None:
     table = model((64, 96), (96, 64))
     read, told = restored(
