@@ -108,7 +108,7 @@ def _show(found: "Trace") -> None:
     rows = [
         ("suspect", found.suspect),
         ("boundary", f"{found.boundary} of {found.parameters.bits} bits"),
-        ("trials", f"{found.trials} ({len(found.buyers)} buyers, {found.ways} ways each)"),
+        ("trials", _trials(found)),
         ("owner's mark", _bits(found, found.owner) + ("" if found.owned else " (not verified)")),
     ]
     if named:
@@ -129,3 +129,8 @@ def _bits(found: "Trace", read: "MarkRead") -> str:
     ways = [("in place", read.position), ("put in order", read.aligned)]
     told = ", ".join(f"{bits} {name}" for name, bits in ways if bits is not None)
     return f"{read.matched} of {found.parameters.bits} bits ({told})" if told else "not read"
+
+
+def _trials(found: "Trace") -> str:
+    buyers, ways = len(found.buyers), found.ways
+    return f"{found.trials} ({buyers} buyer{'s' * (buyers > 1)}, {ways} way{'s' * (ways > 1)} each)"
