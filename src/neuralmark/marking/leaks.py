@@ -252,7 +252,8 @@ class _LeakSearch:
     def _reason(self, buyers: Sequence[MarkRead], why: str, record: Alignment | None) -> str:
         bits, trials = self.claim.parameters.bits, self.ways * len(buyers)
         needed, most = boundary(bits, trials), max(each.matched for each in buyers)
-        ways = f"{trials} ways of looking ({len(buyers)} buyer{'s' * (len(buyers) > 1)}, {self.ways} each)"
+        whose = f"{len(buyers)} buyer{'s' * (len(buyers) > 1)}"
+        ways = f"{trials} ways of looking ({whose}, {self.ways} each)"
         if needed is None:
             return f"{bits} bits can never name one of {len(buyers)} buyers: use a key with more"
         if most >= needed:
