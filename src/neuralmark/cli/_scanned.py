@@ -123,8 +123,10 @@ def _findings(result: "ScanResult") -> "Iterator[ScanRow]":
 
 def summary(result: "ScanResult") -> dict[str, Any]:
     """What --json prints: counts, and the findings without their verdicts."""
+    from neuralmark.scanning.contract import readable
+
     new = [row for row in _findings(result) if row.round == result.round]
-    return {
+    told: dict[str, Any] = {
         "verified": result.verified,
         "targets": result.targets,
         "marks": result.marks,
@@ -138,6 +140,7 @@ def summary(result: "ScanResult") -> dict[str, Any]:
         "page": str(result.folder / "index.html"),
         "findings": [{**row.to_dict(), "verdict": None} for row in new],
     }
+    return {name: readable(value) for name, value in told.items()}
 
 
 def show(result: "ScanResult") -> None:

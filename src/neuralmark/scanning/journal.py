@@ -14,7 +14,7 @@ from typing import Any
 
 from neuralmark.core.encoding import strict_json
 from neuralmark.errors import ParameterError, ScanMismatchError
-from neuralmark.scanning.contract import ScanRow, Todo
+from neuralmark.scanning.contract import ScanRow, Todo, kept_name, restored_name
 from neuralmark.storage import files
 
 ABOUT = "scan.json"
@@ -107,8 +107,8 @@ class Listing:
         """
         if not path.is_file():
             with files.replacing(path) as temporary, files.create(temporary) as out:
-                for pair in found:
-                    out.write(json.dumps(pair).encode() + b"\n")
+                for target, stamp in found:
+                    out.write(json.dumps([kept_name(target), stamp]).encode() + b"\n")
                 out.write(json.dumps({"date": date}).encode() + b"\n")
         return cls(path)
 
@@ -122,7 +122,7 @@ class Listing:
             for number in numbers:
                 file.seek(self._starts[number])
                 target, stamp = json.loads(file.readline())
-                yield Todo(number, target), stamp
+                yield Todo(number, restored_name(target)), stamp
 
 
 class RoundJournal:

@@ -23,6 +23,7 @@ from neuralmark.scanning.contract import (
     ScanRow,
     ScanTerms,
     TargetName,
+    kept_name,
 )
 from neuralmark.scanning.family import looks, told
 from neuralmark.scanning.journal import About, Listing, RoundJournal
@@ -169,8 +170,8 @@ def _identity(
     """The same for scans whose rows are the same."""
     told = {
         "marks": keyring.digest,
-        "targets": [str(each) for each in targets],
-        "lists": [str(each) for each in lists],
+        "targets": [kept_name(str(each)) for each in targets],
+        "lists": [kept_name(str(each)) for each in lists],
         "align": [options.align, repr(options.effort), options.align_limit],
         "since": repr(options.since),
         "private": options.remote.allow_private,
@@ -241,7 +242,9 @@ class _Scan:
 
     def _remember(self, listing: Listing) -> None:
         with closing(_seen(self.folder)) as seen, seen:
-            pairs = ((todo.target, stamp) for todo, stamp in listing.read(range(len(listing))))
+            pairs = (
+                (kept_name(todo.target), stamp) for todo, stamp in listing.read(range(len(listing)))
+            )
             seen.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?)", pairs)
 
     def result(self, about: About, protection: Protection | None) -> ScanResult:
@@ -314,5 +317,5 @@ def _seen(folder: Path) -> sqlite3.Connection:
 
 def _known(seen: sqlite3.Connection, target: TargetName, stamp: str | None) -> bool:
     """Whether a target was looked at and has not changed since."""
-    row = seen.execute("SELECT stamp FROM seen WHERE target = ?", (target,)).fetchone()
+    row = seen.execute("SELECT stamp FROM seen WHERE target = ?", (kept_name(target),)).fetchone()
     return row is not None and stamp is not None and row[0] == stamp

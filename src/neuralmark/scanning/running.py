@@ -16,6 +16,7 @@ from neuralmark.scanning.contract import (
     Errand,
     ScanRow,
     Todo,
+    readable,
 )
 from neuralmark.scanning.journal import Listing, RoundJournal
 from neuralmark.scanning.planning import Head, batches
@@ -132,15 +133,16 @@ class RoundRunner:
         except (TypeError, KeyError, RecordError):
             sound, rows = False, []
         if not sound:
+            target = readable(todo.target)
             error = SandboxError("the sandboxed process answered nonsense")
-            rows = [ScanRow(todo.target, ERROR, str(error), error=type(error).__name__)]
+            rows = [ScanRow(target, ERROR, str(error), error=type(error).__name__)]
         stamp, turn = self._stamps.get(todo.number), self._tally.turn
         return [replace(row, stamp=stamp, round=turn) for row in rows]
 
 
 def _sound(row: ScanRow, todo: Todo) -> bool:
     """Whether a row is of this model, and says of a finding what its verdict says."""
-    if row.target != todo.target or row.status not in SCAN_STATUSES:
+    if row.target != readable(todo.target) or row.status not in SCAN_STATUSES:
         return False
     if row.status not in FINDINGS:
         return row.verdict is None

@@ -39,6 +39,7 @@ from neuralmark.scanning.contract import (
     Stage,
     TargetName,
     Todo,
+    readable,
 )
 from neuralmark.scanning.keyring import CLAIM_SUFFIX, Keyring, Sought
 from neuralmark.scanning.kin import FAR, AnchorSketch
@@ -162,7 +163,7 @@ def failed(todo: Todo, error: Exception) -> Outcome:
 
 
 def _outcome(todo: Todo, rows: Sequence[ScanRow]) -> Outcome:
-    return {"number": todo.number, "rows": [row.to_dict() for row in rows]}
+    return {"number": todo.number, "rows": [readable(row.to_dict()) for row in rows]}
 
 
 def _not_found(opened: _OpenModel, plan: HeaderPlan, why: str, lost: int = 0) -> ScanRow:
