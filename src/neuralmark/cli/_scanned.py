@@ -102,12 +102,13 @@ def write_pages(result: "ScanResult") -> None:
     from neuralmark.records import Verdict
     from neuralmark.reports.scan import scan_page
     from neuralmark.reports.verdict import verdict_page
+    from neuralmark.scanning.journal import made_folder
     from neuralmark.storage import files
 
     folder = result.folder / "verdicts"
     pages: dict[int, str] = {}
     for number, row in enumerate(islice(_findings(result), MOST_PAGES)):
-        folder.mkdir(exist_ok=True)
+        made_folder(folder)
         verdict = Verdict.from_dict(row.verdict or {})
         name = f"{number + 1:04}"
         verdict.save(folder / f"{name}.json", overwrite=True)

@@ -150,7 +150,8 @@ def command(
     results/index.html     the same as a page that can be sorted
     results/verdicts/      the verdict of each finding, as JSON and as a page
 
-    Exit code 0: something was verified; 1: nothing was.
+    Exit code 0: something was verified; 1: nothing was. With --every, 0: a round of this call
+    verified something new; 1: none did, whatever earlier calls found.
     """
     from neuralmark.scanning.contract import ScanOptions
     from neuralmark.scanning.rounds import scan
@@ -174,8 +175,11 @@ def command(
         remote=options.remote_chosen(ctx),
     )
     named = options.load_keys(keys, passphrase_file)
+    fresh = False
 
     def tell(result: "ScanResult") -> None:
+        nonlocal fresh
+        fresh = fresh or result.new.get("verified", 0) > 0
         scanned.write_pages(result)
         if as_json:
             output.as_json(scanned.summary(result))
@@ -194,4 +198,4 @@ def command(
             watch=watch,
             finished=tell,
         )
-    ctx.exit(0 if result.verified else 1)
+    ctx.exit(0 if (result.verified if every is None else fresh) else 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralmark.core.encoding import strict_json
-from neuralmark.errors import ParameterError, ScanMismatchError
+from neuralmark.errors import OutputError, ParameterError, ScanMismatchError
 from neuralmark.scanning.contract import ScanRow, Todo, kept_name, restored_name
 from neuralmark.storage import files
 
@@ -40,8 +40,7 @@ class About:
 
 def begin(folder: Path, identity: str, *, watches: bool, overwrite: bool) -> About:
     """What a folder knows of this scan; a new folder is made, one of another scan is refused."""
-    with files.writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    made_folder(folder)
     known = _known(folder / ABOUT)
     wanted = About(identity, watches)
     if known is not None and (known.identity, known.watches) == (identity, watches):
@@ -60,6 +59,18 @@ def begin(folder: Path, identity: str, *, watches: bool, overwrite: bool) -> Abo
         old.unlink()
     keep(folder, wanted)
     return wanted
+
+
+def made_folder(folder: Path) -> None:
+    """Make a folder for results, if it is not there."""
+    with files.writing(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise OutputError(
+                f"{folder} is no folder, and the results need one: choose another name, or move it"
+                " away"
+            ) from None
 
 
 def keep(folder: Path, about: About) -> None:
