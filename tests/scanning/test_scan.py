@@ -295,16 +295,16 @@ def test_a_finished_scan_gives_its_results_again(tmp_path: Path) -> None:
         model.unlink()
     again = scan([models], keys, tmp_path / "out", options=ScanOptions(jobs=2, sandbox=None))
     assert same(again.rows()) == same(first.rows())
-    assert again.protection is None
+    assert again.protection == first.protection
 
 
 def test_another_scan_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     keys, models = case(tmp_path / "models")
     out = tmp_path / "out"
     scan([models], keys, out, options=ONE)
-    with pytest.raises(ScanMismatchError, match="other keys, targets or options"):
+    with pytest.raises(ScanMismatchError, match="differs in its keys"):
         scan([models], keys_of("z"), out, options=ONE)
-    with pytest.raises(ScanMismatchError, match="other keys, targets or options"):
+    with pytest.raises(ScanMismatchError, match="differs in its targets"):
         scan([models / "00.safetensors"], keys, out, options=ONE)
     anew = ScanOptions(jobs=1, overwrite=True)
     assert scan([models / "00.safetensors"], keys, out, options=anew).targets == 1

@@ -95,7 +95,7 @@ class ScanOptions:
         every: Seconds between the beginnings of two rounds: watch, and report only what is new.
         rounds: How many rounds this call makes at most; None: one, or without end if it watches.
         since: Leave out models that were last changed before this time (seconds since 1970).
-        overwrite: Whether a folder with results of another scan is begun anew.
+        overwrite: Whether a folder that holds results, of this scan or of another, is begun anew.
         remote: How URLs are read; see `RemoteOptions`.
 
     Raises:

@@ -4,61 +4,137 @@ A scan that is killed at any moment goes on where the last whole line ends. Each
 of its own, `targets-0001.jsonl` and `journal-0001.jsonl`; `scan.json` says of which scan they are.
 """
 
+import hashlib
 import json
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from neuralmark.core.encoding import strict_json
+from neuralmark.core.encoding import canonical_json, strict_json
 from neuralmark.errors import OutputError, ParameterError, ScanMismatchError
-from neuralmark.scanning.contract import ScanRow, Todo, kept_name, restored_name
+from neuralmark.sandbox.confined import Protection
+from neuralmark.scanning.contract import ScanOptions, ScanRow, Todo, kept_name, restored_name
+from neuralmark.scanning.keyring import Keyring
 from neuralmark.storage import files
 
 ABOUT = "scan.json"
 ABOUT_FORMAT = "neuralmark-scan/1"
+SEEN = "seen.sqlite"
+_DIGITS = "[0-9]" * 4
+_OURS = (
+    *("targets-*.jsonl", "journal-*.jsonl", "rows.jsonl", "rows.parquet", "index.html", SEEN),
+    *(f"verdicts/{_DIGITS}.json", f"verdicts/{_DIGITS}.html"),
+)
+"""What a scan that is begun anew clears away."""
 
 
 @dataclass(frozen=True)
 class About:
     """Of which scan a folder holds the results."""
 
-    identity: str
-    """Of keys, claims, anchors, targets and what else changes rows."""
+    parts: Mapping[str, Any]
+    """Keys, claims, anchors, targets and what else changes rows: values, or their digests."""
     watches: bool
     """Whether it has rounds without end: then they share the bound."""
     finished: int = 0
     """How many rounds are complete."""
+    begun: bool = False
+    """Whether anything was given to workers yet."""
+    protection: Protection | None = None
+    """By what all of them were confined; None: by nothing, or not all of them."""
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in its file."""
-        told = {"identity": self.identity, "watches": self.watches, "finished": self.finished}
-        return {"format": ABOUT_FORMAT, **told}
+        told = {"format": ABOUT_FORMAT, "parts": dict(self.parts), "watches": self.watches}
+        told |= {"finished": self.finished, "begun": self.begun}
+        return told | {"protection": None if self.protection is None else vars(self.protection)}
+
+    def protected(self, by: Protection | None) -> "About":
+        """The same, with workers that are confined by this: what all of them have counts."""
+        known = self.protection
+        if self.begun and known != by:
+            by = None if known is None or by is None else _shared(known, by)
+        return replace(self, begun=True, protection=by)
+
+    def differences(self, parts: Mapping[str, Any], *, watches: bool) -> str:
+        """In what a scan of these parts differs from this one, in words; empty: in nothing."""
+        if not self.parts and parts:
+            return "keys, targets or options"
+        found = []
+        for name, value in parts.items():
+            if self.parts.get(name) == value or (name == _PLACES and found[:1] == [_KEYS]):
+                continue
+            shown = not name.startswith(_OWN)
+            found.append(f"{name} ({self.parts.get(name)!r}, now {value!r})" if shown else name)
+        if watches != self.watches:
+            found.append(f"watching ({'no, now yes' if watches else 'yes, now no'})")
+        return " and ".join([", ".join(found[:-1]), *found[-1:]] if found[1:] else found)
 
 
-def begin(folder: Path, identity: str, *, watches: bool, overwrite: bool) -> About:
+_OWN = "its "
+"""How the names of parts begin of which only a digest is kept."""
+_KEYS = f"{_OWN}keys"
+_PLACES = f"{_OWN}claims or anchors"
+"""These differ whenever keys do."""
+
+
+def _shared(one: Protection, other: Protection) -> Protection:
+    """What both prevent, by whatever the first does."""
+    return Protection(**{name: by * bool(vars(other)[name]) for name, by in vars(one).items()})
+
+
+def parts_of(
+    keyring: Keyring, targets: Iterable[str], lists: Iterable[str], options: ScanOptions
+) -> dict[str, Any]:
+    """What makes a scan another one: with the same parts, rows are the same."""
+    return {
+        _KEYS: _digest([key.fingerprint for key in keyring.keys]),
+        _PLACES: keyring.digest,
+        f"{_OWN}targets": _digest(map(kept_name, targets)),
+        f"{_OWN}lists of targets": _digest(map(kept_name, lists)),
+        "align": options.align,
+        "effort": float(options.effort),
+        "align_limit": options.align_limit,
+        "allow_private": options.remote.allow_private,
+    }
+
+
+def _digest(names: Iterable[str]) -> str:
+    return hashlib.sha256(canonical_json(list(names))).hexdigest()
+
+
+def begin(folder: Path, parts: Mapping[str, Any], *, watches: bool, overwrite: bool) -> About:
     """What a folder knows of this scan; a new folder is made, one of another scan is refused."""
     made_folder(folder)
-    known = _known(folder / ABOUT)
-    wanted = About(identity, watches)
-    if known is not None and (known.identity, known.watches) == (identity, watches):
-        return known
-    if known is None and any(folder.iterdir()) and not overwrite:
+    known = None if overwrite else _known(folder / ABOUT)
+    if known is None and not overwrite and _holds_anything(folder):
         raise ScanMismatchError(
             f"{folder}: is not empty, and holds no results of a scan: choose another folder, or"
             " pass overwrite=True"
         )
-    if known is not None and not overwrite:
-        raise ScanMismatchError(
-            f"{folder}: holds results of a scan with other keys, targets or options: choose another"
-            " folder, or pass overwrite=True to begin anew"
-        )
-    for old in [*folder.glob("targets-*.jsonl"), *folder.glob("journal-*.jsonl")]:
-        old.unlink()
+    if known is not None:
+        differences = known.differences(parts, watches=watches)
+        if differences:
+            raise ScanMismatchError(
+                f"{folder}: holds results of a scan that differs in {differences}: choose another"
+                " folder, or pass overwrite=True to begin anew"
+            )
+        return known
+    with files.writing(folder):
+        for old in chain.from_iterable(map(folder.glob, _OURS)):
+            old.unlink()
+    wanted = About(parts, watches)
     keep(folder, wanted)
     return wanted
+
+
+def _holds_anything(folder: Path) -> bool:
+    with files.writing(folder):
+        return any(folder.iterdir())
 
 
 def made_folder(folder: Path) -> None:
@@ -86,7 +162,14 @@ def _known(path: Path) -> About | None:
         data = strict_json(files.read_small(path, 1 << 16))
         if data["format"] != ABOUT_FORMAT:
             raise ValueError
-        return About(str(data["identity"]), bool(data["watches"]), int(data["finished"]))
+        by = data["protection"]
+        return About(
+            dict(data["parts"]),
+            bool(data["watches"]),
+            int(data["finished"]),
+            bool(data["begun"]),
+            None if by is None else Protection(**by),
+        )
     except (ValueError, KeyError, TypeError):
         raise ScanMismatchError(
             f"{path}: is damaged, or of another version: choose another folder, or pass"
