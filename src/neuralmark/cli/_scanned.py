@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neuralmark.cli import _output as output
+from neuralmark.cli._language import in_options
 
 if TYPE_CHECKING:
     from neuralmark.scanning.contract import ScanRow
@@ -21,6 +22,9 @@ MOST_SHOWN = 20
 """Findings that are printed; all are in the files."""
 BETWEEN = 30.0
 """Seconds between two lines on how far it is, where there is no terminal for the table."""
+MOST_ERRORS = 5
+"""Models that could not be read of which the reason is printed."""
+LONGEST_WHY = 300
 MOST_PAGES = 1000
 """Findings that get a page of their own."""
 TITLES = {
@@ -30,6 +34,8 @@ TITLES = {
     "unreadable": "not readable",
     "error": "errors",
 }
+UNREAD = ("unreadable", "error")
+"""Statuses of models that could not be read."""
 
 
 @contextmanager
@@ -110,23 +116,54 @@ def write_pages(result: "ScanResult") -> None:
     for number, row in enumerate(islice(_findings(result), MOST_PAGES)):
         made_folder(folder)
         verdict = Verdict.from_dict(row.verdict or {})
-        name = f"{number + 1:04}"
-        verdict.save(folder / f"{name}.json", overwrite=True)
-        files.write_text(folder / f"{name}.html", verdict_page(verdict), overwrite=True)
-        pages[number] = f"verdicts/{name}.html"
+        verdict.save(folder / _named(number, "json"), overwrite=True)
+        page = folder / _named(number, "html")
+        files.write_text(page, verdict_page(verdict), overwrite=True)
+        pages[number] = f"{folder.name}/{page.name}"
     text = scan_page(result, result.rows(), pages)
     files.write_text(result.folder / "index.html", text, overwrite=True)
+
+
+def _named(number: int, suffix: str) -> str:
+    """The name of the file of a finding, by its place among those of all rounds."""
+    return f"{number + 1:04}.{suffix}"
 
 
 def _findings(result: "ScanResult") -> "Iterator[ScanRow]":
     return (row for row in result.rows() if row.found)
 
 
+def _new(result: "ScanResult") -> "list[tuple[int, ScanRow]]":
+    """The findings of the last round, with their places among those of all."""
+    return [each for each in enumerate(_findings(result)) if each[1].round == result.round]
+
+
+def _unread(result: "ScanResult", most: int) -> "list[ScanRow]":
+    """The first models of the last round that could not be read."""
+    unread = (row for row in result.rows() if row.status in UNREAD and row.round == result.round)
+    return list(islice(unread, most))
+
+
+def _why(row: "ScanRow") -> str:
+    """The reason, without the name of the model, which most begin with."""
+    why = " ".join(row.why.removeprefix(f"{row.target}: ").split())
+    return why if len(why) <= LONGEST_WHY else f"{why[:LONGEST_WHY]} …"
+
+
+def _told(result: "ScanResult", number: int, row: "ScanRow") -> dict[str, Any]:
+    """A finding, and where its verdict is instead of the verdict itself."""
+    folder = result.folder / "verdicts"
+    told = row.to_dict()
+    del told["verdict"]
+    for name, suffix in (("verdict_file", "json"), ("verdict_page", "html")):
+        told[name] = str(folder / _named(number, suffix)) if number < MOST_PAGES else None
+    return told
+
+
 def summary(result: "ScanResult") -> dict[str, Any]:
-    """What --json prints: counts, and the findings without their verdicts."""
+    """What --json prints: counts, findings with the paths of their verdicts, the first errors."""
     from neuralmark.scanning.contract import readable
 
-    new = [row for row in _findings(result) if row.round == result.round]
     told: dict[str, Any] = {
         "verified": result.verified,
         "targets": result.targets,
@@ -139,13 +176,25 @@ def summary(result: "ScanResult") -> dict[str, Any]:
         "passed_over": list(result.passed_over),
         "rows": str(result.rows_file),
         "page": str(result.folder / "index.html"),
-        "findings": [{**row.to_dict(), "verdict": None} for row in new],
+        "added": result.added,
+        "findings": [_told(result, *each) for each in _new(result)],
+        "errors": [
+            {"target": row.target, "status": row.status, "error": row.error, "why": row.why}
+            for row in _unread(result, MOST_SHOWN)
+        ],
     }
     return {name: readable(value) for name, value in told.items()}
 
 
 def show(result: "ScanResult") -> None:
-    """Counts, and what is new."""
+    """Counts, what is new, and why models could not be read."""
+    if result.added:
+        many = result.added != 1
+        output.note(
+            f"{result.added:,} {'models were' if many else 'model was'} added after this scan was"
+            f" begun, and {'are' if many else 'is'} not looked at: begin anew with --force, or"
+            " watch with --every"
+        )
     watching = result.round > 1
     if watching and not any(result.new.values()):
         click.echo(f"round {result.round}: nothing new")
@@ -161,7 +210,7 @@ def show(result: "ScanResult") -> None:
     output.panel(
         f"{title}{f' (round {result.round})' * watching}", rows, good=bool(counts.get("verified"))
     )
-    new = [row for row in _findings(result) if row.round == result.round]
+    new = [row for _, row in _new(result)]
     if new:
         cells = [
             [row.target, row.status, row.key_name or "", f"{row.matched} of {row.bits}"]
@@ -171,6 +220,14 @@ def show(result: "ScanResult") -> None:
         output.table(("model", "status", "key", "bits"), cells, numeric=(3,))
         if len(new) > MOST_SHOWN:
             click.echo(f"and {len(new) - MOST_SHOWN:,} more, on the page")
+    unread = _unread(result, MOST_ERRORS)
+    if unread:
+        reasons = [[row.target, row.error or row.status, in_options(_why(row))] for row in unread]
+        click.echo("")
+        output.table(("model", "not read", "why"), reasons, numeric=())
+        more = sum(counts.get(status, 0) for status in UNREAD) - len(unread)
+        if more > 0:
+            click.echo(f"and {more:,} more, on the page")
 
 
 def _page(result: "ScanResult") -> Path:

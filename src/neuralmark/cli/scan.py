@@ -110,7 +110,11 @@ def moment(value: str) -> float:
     metavar="WHEN",
     help="Leave out models last changed before this date, or longer ago than 7d, 12h, ….",
 )
-@click.option("--force", is_flag=True, help="Begin anew in a folder with results of another scan.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Begin anew in a folder that holds results, of this scan or of another.",
+)
 @options.remote_options
 @options.json_option
 @click.pass_context

@@ -64,7 +64,7 @@ class About:
         """In what a scan of these parts differs from this one, in words; empty: in nothing."""
         if not self.parts and parts:
             return "keys, targets or options"
-        found = []
+        found: list[str] = []
         for name, value in parts.items():
             if self.parts.get(name) == value or (name == _PLACES and found[:1] == [_KEYS]):
                 continue
