@@ -2,10 +2,11 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,34 +42,98 @@ UNREAD = ("unreadable", "error")
 @contextmanager
 def live(*, quiet: bool) -> "Iterator[Watch]":
     """A live table of how far the round is; in a pipe a line for each finding, and now and then."""
-    told, begun = 0, time.monotonic()
-    lately = begun
-
-    def say(tally: "Tally") -> None:
-        nonlocal told, lately
-        found = tally.by_status.get("verified", 0)
-        if found > told and not quiet:
-            for row in tally.latest[-(found - told) :]:
-                output.note(f"{row.status}: {row.target} ({row.key_name})")
-        told, now = found, time.monotonic()
-        if now >= lately + BETWEEN and not quiet:
-            lately = now
-            output.note(_pace(tally, now - begun))
-
-    if quiet or not sys.stderr.isatty():
-        yield say
+    if quiet:
+        yield lambda tally: None
+        return
+    far = _HowFar()
+    if not sys.stderr.isatty():
+        with _now_and_then(far):
+            yield far.say
         return
     from rich.console import Console
     from rich.live import Live
 
-    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as shown:
+    screen = Console(stderr=True)
+    with Live(get_renderable=far.table, console=screen, transient=True, refresh_per_second=4):
+        yield far.take
 
-        def update(tally: "Tally") -> None:
-            shown.update(_table(tally, time.monotonic() - begun))
-            if tally.done == tally.targets:
-                shown.update("")
 
-        yield update
+@contextmanager
+def _now_and_then(far: "_HowFar") -> Iterator[None]:
+    """A line every half minute, also while no model is finished and no worker says anything."""
+    stop = Event()
+
+    def tell() -> None:
+        while not stop.wait(BETWEEN):
+            line = far.line()
+            if line:
+                output.note(line)
+
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        teller.join()
+
+
+class _HowFar:
+    """How far the round is, and how fast it goes."""
+
+    def __init__(self) -> None:
+        self._tally: Tally | None = None
+        self._told = self._before = self._turn = 0
+        self._begun = time.monotonic()
+
+    def take(self, tally: "Tally") -> None:
+        """Take what the scan tells; what a former call has done does not make it faster."""
+        if tally.turn != self._turn:
+            self._turn, self._before, self._begun = tally.turn, tally.done, time.monotonic()
+        self._tally = tally
+
+    def say(self, tally: "Tally") -> None:
+        """Take it, and print what was found."""
+        self.take(tally)
+        found = tally.by_status.get("verified", 0)
+        if found > self._told:
+            for row in tally.latest[-(found - self._told) :]:
+                output.note(f"{row.status}: {row.target} ({row.key_name})")
+        self._told = found
+
+    def line(self) -> str:
+        """In a line; empty between two rounds."""
+        tally = self._tally
+        if tally is None:
+            return "searching the targets for models"
+        if tally.done == tally.targets:
+            return ""
+        seconds = time.monotonic() - self._begun
+        rate = (tally.done - self._before) / seconds if seconds else 0.0
+        line = f"{_many(tally.done, tally.targets)}, {tally.marks:,} mark{'s' * (tally.marks != 1)}"
+        if rate:
+            left = (tally.targets - tally.done) / rate
+            line += f"; {rate:.2g} models/s, about {left:,.0f} s left"
+        else:
+            line += "; starting" if seconds < BETWEEN else f"; none finished in {seconds:.0f} s"
+        return line + _in_order(tally.aligning)
+
+    def table(self) -> Any:
+        """As a table, for a terminal."""
+        line, tally = self.line(), self._tally
+        return _table(tally, line) if tally is not None and line else line
+
+
+def _many(done: int, targets: int) -> str:
+    return f"{done:,} of {targets:,} model{'s' * (targets != 1)}"
+
+
+def _in_order(names: Sequence[str]) -> str:
+    """How many models are put back in order, and one of them."""
+    if not names:
+        return ""
+    more = f"{len(names):,} models, among them " if len(names) > 1 else ""
+    return f"; putting back in order: {more}{names[0]}"
 
 
 @contextmanager
@@ -81,11 +146,12 @@ def kept_when_stopped(folder: Path) -> Iterator[None]:
         raise
 
 
-def _table(tally: "Tally", seconds: float) -> Any:
+def _table(tally: "Tally", title: str) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(title=_pace(tally, seconds), box=None, title_justify="left")
+    title = output.printable(title)
+    grid = Table(title=Text(title), box=None, title_justify="left")
     grid.add_column("status")
     grid.add_column("rows", justify="right")
     for status, words in TITLES.items():
@@ -94,13 +160,6 @@ def _table(tally: "Tally", seconds: float) -> Any:
     for row in tally.latest:
         grid.add_row(Text(output.printable(f"{row.target} ({row.key_name})")), str(row.matched))
     return grid
-
-
-def _pace(tally: "Tally", seconds: float) -> str:
-    rate = tally.done / seconds if seconds else 0.0
-    left = (tally.targets - tally.done) / rate if rate else 0.0
-    pace = f"{rate:.1f} models/s, about {left:,.0f} s left" if rate else "starting"
-    return f"{tally.done:,} of {tally.targets:,} models, {tally.marks:,} marks; {pace}"
 
 
 def write_pages(result: "ScanResult") -> None:

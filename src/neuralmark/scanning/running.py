@@ -15,6 +15,7 @@ from neuralmark.scanning.contract import (
     WEIGHTS,
     Errand,
     ScanRow,
+    TargetName,
     Todo,
     readable,
 )
@@ -42,6 +43,8 @@ class Tally:
     """The last findings."""
     marks: int = 0
     turn: int = 1
+    aligning: list[TargetName] = field(default_factory=list)
+    """Models that are put back in order now; on a cluster they are not known."""
 
     def note(self, rows: Sequence[ScanRow], *, header: bool = False) -> None:
         """Count a finished target."""
@@ -95,6 +98,7 @@ class RoundRunner:
             running -= len(ended)
             for each in ended:
                 self._take(each)
+            self._tally.aligning = self._readers.aligning()
             self._watch(self._tally)
 
     def _take(self, ended: Returned) -> None:

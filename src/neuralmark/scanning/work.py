@@ -7,6 +7,7 @@ which gives the models of the batch to others, one by one.
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -107,9 +108,26 @@ def carry_out(stage: Stage, todo: Sequence[Todo], terms: ScanTerms) -> list[Outc
     return list(_from_weights(_bench, [Todo(*each) for each in todo], terms))
 
 
+ALIGNING = "aligning"
+"""How a worker tells its parent the number of the model that it puts back in order."""
+
+
 def _beat() -> None:
     if child.sandboxed():
         child.tell("", 0, 0)
+
+
+@contextmanager
+def _aligning(todo: Todo) -> Iterator[None]:
+    """Tell the parent that a model is put back in order, and when that has ended."""
+    if not child.sandboxed():
+        yield
+        return
+    child.tell(ALIGNING, todo.number, 1)
+    try:
+        yield
+    finally:
+        child.tell(ALIGNING, todo.number, 0)
 
 
 # Headers.
@@ -240,7 +258,8 @@ def _rows(
             worth = _alike(bench, opened.model, sought, terms)
             aligned += worth
         if worth:
-            verdict = _verdict(opened.todo.target, sought, terms)
+            with _aligning(opened.todo) if way.aligned else nullcontext():
+                verdict = _verdict(opened.todo.target, sought, terms)
             if verdict.status in FINDINGS:
                 found.append(_finding(opened, seen.plan, sought, verdict))
     if found:
