@@ -132,3 +132,33 @@ def test_models_that_were_added_are_noted(tmp_path: Path, keys: Path, models: Pa
     done = call(*words, "--force")
     assert "was added" not in done.err
     assert "1 mark x 3 targets" in done.out
+
+
+def test_times_and_dates_are_explained(tmp_path: Path, keys: Path, models: Path) -> None:
+    words = ["scan", models, "--keys", keys, "-o", tmp_path / "out", "--jobs", 1]
+    line = call(*words, "--since", "yesterday").failed(2, "BadParameter")
+    assert "2026-11-01" in line
+    assert "7d" in line
+    assert "a number alone is seconds" in " ".join(call("scan", "--help").out.split())
+    assert call(*words, "--every", "5", "--rounds", 1).code == 0
+
+
+def test_keys_that_are_not_there(tmp_path: Path, models: Path) -> None:
+    words = ["scan", models, "-o", tmp_path / "out", "--keys"]
+    line = call(*words, tmp_path / "nosuch").failed(3, "KeyFileError")
+    assert line.endswith("nosuch: there is no such file or folder")
+    assert "there is no key file" in call(*words, models).failed(3, "KeyFileError")
+
+
+def test_a_link_to_nothing_is_called_so(tmp_path: Path, keys: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "gone.safetensors").symlink_to(tmp_path / "none.safetensors")
+    (tmp_path / "alone").symlink_to(tmp_path / "none")
+    words = ["--keys", keys, "-o", tmp_path / "out", "--jobs", 1, "--json"]
+    told = call("scan", folder, tmp_path / "alone", *words).json["errors"]
+    assert [each["target"] for each in told] == [
+        str(folder / "gone.safetensors"),
+        str(tmp_path / "alone"),
+    ]
+    assert all("a link to nothing" in each["why"] for each in told), told

@@ -24,8 +24,16 @@ def moment(value: str) -> float:
     try:
         told = datetime.fromisoformat(value)
     except ValueError:
+        pass
+    else:
+        return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+    try:
         return datetime.now(UTC).timestamp() - options.duration(value)
-    return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+    except click.BadParameter:
+        raise click.BadParameter(
+            f"{value!r} is no date and no time; give a date such as 2026-11-01, or a time before"
+            " now such as 7d or 12h"
+        ) from None
 
 
 @click.command("scan", short_help="Look for the marks of all keys in all TARGETS.")
@@ -73,14 +81,14 @@ def moment(value: str) -> float:
     default="alike",
     show_default=True,
     help="Which models are put back in order for marks with an anchor: those that are like it,"
-    " every one, or none.",
+    " every one, or none. It can take half a minute and more for each: never, for a first pass.",
 )
 @click.option(
     "--effort",
     type=float,
     default=1.0,
     show_default=True,
-    help="Share of the marked weights to look for then, above 0 up to 1.",
+    help="Share of the marked weights to look for then, above 0 up to 1; less is faster.",
 )
 @options.align_limit_option
 @click.option(
@@ -96,7 +104,8 @@ def moment(value: str) -> float:
     "--every",
     type=options.duration,
     metavar="TIME",
-    help="Watch: look again every 1d, 12h, …, at what is new or changed, and tell only of that.",
+    help="Watch: look again every 1d, 12h, 30m, 45s (a number alone is seconds) at what is new or"
+    " changed, and tell only of that.",
 )
 @click.option(
     "--rounds",
@@ -108,7 +117,8 @@ def moment(value: str) -> float:
     "--since",
     type=moment,
     metavar="WHEN",
-    help="Leave out models last changed before this date, or longer ago than 7d, 12h, ….",
+    help="Leave out models last changed before this date (2026-11-01), or longer ago than 7d,"
+    " 12h, ….",
 )
 @click.option(
     "--force",

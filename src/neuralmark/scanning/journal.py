@@ -4,21 +4,21 @@ A scan that is killed at any moment goes on where the last whole line ends. Each
 of its own, `targets-0001.jsonl` and `journal-0001.jsonl`; `scan.json` says of which scan they are.
 """
 
-import hashlib
 import json
 import os
+import sqlite3
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from neuralmark.core.encoding import canonical_json, strict_json
+from neuralmark.core.encoding import strict_json
 from neuralmark.errors import OutputError, ParameterError, ScanMismatchError
 from neuralmark.sandbox.confined import Protection
-from neuralmark.scanning.contract import ScanOptions, ScanRow, Todo, kept_name, restored_name
-from neuralmark.scanning.keyring import Keyring
+from neuralmark.scanning.contract import ScanRow, TargetName, Todo, kept_name, restored_name
 from neuralmark.storage import files
 
 ABOUT = "scan.json"
@@ -66,45 +66,25 @@ class About:
             return "keys, targets or options"
         found: list[str] = []
         for name, value in parts.items():
-            if self.parts.get(name) == value or (name == _PLACES and found[:1] == [_KEYS]):
+            if self.parts.get(name) == value or (name == PLACES and found[:1] == [KEYS]):
                 continue
-            shown = not name.startswith(_OWN)
+            shown = not name.startswith(OWN)
             found.append(f"{name} ({self.parts.get(name)!r}, now {value!r})" if shown else name)
         if watches != self.watches:
             found.append(f"watching ({'no, now yes' if watches else 'yes, now no'})")
         return " and ".join([", ".join(found[:-1]), *found[-1:]] if found[1:] else found)
 
 
-_OWN = "its "
+OWN = "its "
 """How the names of parts begin of which only a digest is kept."""
-_KEYS = f"{_OWN}keys"
-_PLACES = f"{_OWN}claims or anchors"
+KEYS = f"{OWN}keys"
+PLACES = f"{OWN}claims or anchors"
 """These differ whenever keys do."""
 
 
 def _shared(one: Protection, other: Protection) -> Protection:
     """What both prevent, by whatever the first does."""
     return Protection(**{name: by * bool(vars(other)[name]) for name, by in vars(one).items()})
-
-
-def parts_of(
-    keyring: Keyring, targets: Iterable[str], lists: Iterable[str], options: ScanOptions
-) -> dict[str, Any]:
-    """What makes a scan another one: with the same parts, rows are the same."""
-    return {
-        _KEYS: _digest([key.fingerprint for key in keyring.keys]),
-        _PLACES: keyring.digest,
-        f"{_OWN}targets": _digest(map(kept_name, targets)),
-        f"{_OWN}lists of targets": _digest(map(kept_name, lists)),
-        "align": options.align,
-        "effort": float(options.effort),
-        "align_limit": options.align_limit,
-        "allow_private": options.remote.allow_private,
-    }
-
-
-def _digest(names: Iterable[str]) -> str:
-    return hashlib.sha256(canonical_json(list(names))).hexdigest()
 
 
 def begin(folder: Path, parts: Mapping[str, Any], *, watches: bool, overwrite: bool) -> About:
@@ -283,3 +263,34 @@ class RoundJournal:
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._handle)
+
+
+def remember(folder: Path, listing: Listing) -> None:
+    """Write down what a round looked at."""
+    with closing(seen_before(folder)) as seen, seen:
+        found = listing.read(range(len(listing)))
+        pairs = ((kept_name(todo.target), stamp) for todo, stamp in found)
+        seen.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?)", pairs)
+
+
+def seen_before(folder: Path) -> sqlite3.Connection:
+    """What earlier rounds looked at, on the disk."""
+    path = folder / SEEN
+    table = sqlite3.connect(path)
+    try:
+        table.execute("CREATE TABLE IF NOT EXISTS seen (target TEXT PRIMARY KEY, stamp TEXT)")
+    except sqlite3.OperationalError as error:
+        table.close()
+        raise OutputError(f"{path} cannot be written ({error}): choose another place") from None
+    except sqlite3.DatabaseError:
+        table.close()
+        raise ScanMismatchError(
+            f"{path}: is damaged: choose another folder, or pass overwrite=True to begin anew"
+        ) from None
+    return table
+
+
+def was_seen(seen: sqlite3.Connection, target: TargetName, stamp: str | None) -> bool:
+    """Whether a target was looked at and has not changed since."""
+    row = seen.execute("SELECT stamp FROM seen WHERE target = ?", (kept_name(target),)).fetchone()
+    return row is not None and stamp is not None and row[0] == stamp

@@ -1,16 +1,17 @@
 """A scan: one round, or one after the other for whoever watches."""
 
-import sqlite3
+import hashlib
 import time
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from neuralmark.errors import OutputError, ScanMismatchError
+from neuralmark.core.encoding import canonical_json
 from neuralmark.marking.options import options_of
 from neuralmark.records import presenting
 from neuralmark.remote import RemoteOptions, is_url
@@ -24,7 +25,6 @@ from neuralmark.scanning.contract import (
     ScanOptions,
     ScanRow,
     ScanTerms,
-    TargetName,
     kept_name,
 )
 from neuralmark.scanning.family import looks, told
@@ -149,7 +149,7 @@ def scan(
     results.require_form(chosen.form)
     keyring = keyring_of(keys, claims, anchors)
     folder, named = Path(out), list(map(str, targets))
-    parts = journal.parts_of(keyring, named, map(str, lists), chosen)
+    parts = _parts(keyring, named, map(str, lists), chosen)
     watches = chosen.every is not None
     about = journal.begin(folder, parts, watches=watches, overwrite=chosen.overwrite)
     made = _Scan(folder, keyring, chosen, named, tuple(lists), watch)
@@ -171,6 +171,26 @@ def scan(
             return result
         assert chosen.every is not None
         time.sleep(max(0.0, chosen.every - (time.monotonic() - begun)))
+
+
+def _parts(
+    keyring: Keyring, targets: Iterable[str], lists: Iterable[str], options: ScanOptions
+) -> dict[str, Any]:
+    """What makes a scan another one: with the same parts, rows are the same."""
+    return {
+        journal.KEYS: _digest([key.fingerprint for key in keyring.keys]),
+        journal.PLACES: keyring.digest,
+        f"{journal.OWN}targets": _digest(map(kept_name, targets)),
+        f"{journal.OWN}lists of targets": _digest(map(kept_name, lists)),
+        "align": options.align,
+        "effort": float(options.effort),
+        "align_limit": options.align_limit,
+        "allow_private": options.remote.allow_private,
+    }
+
+
+def _digest(names: Iterable[str]) -> str:
+    return hashlib.sha256(canonical_json(list(names))).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -206,7 +226,7 @@ class _Scan:
         finally:
             progress.close()
         if about.watches:
-            self._remember(listing)
+            journal.remember(self.folder, listing)
         return about
 
     def _readers(self, among: int, date: str) -> Readers:
@@ -245,16 +265,9 @@ class _Scan:
         found = _stamped(named, self.options.since, remote if watches else None)
         if not watches:
             return Listing.of(path, found, presenting.now())
-        with closing(_seen(self.folder)) as seen:
-            fresh = (pair for pair in found if not _known(seen, *pair))
+        with closing(journal.seen_before(self.folder)) as seen:
+            fresh = (pair for pair in found if not journal.was_seen(seen, *pair))
             return Listing.of(path, fresh, presenting.now())
-
-    def _remember(self, listing: Listing) -> None:
-        with closing(_seen(self.folder)) as seen, seen:
-            pairs = (
-                (kept_name(todo.target), stamp) for todo, stamp in listing.read(range(len(listing)))
-            )
-            seen.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?)", pairs)
 
     def result(self, about: About, added: int) -> ScanResult:
         """Write the rows of all rounds, and count them."""
@@ -323,26 +336,3 @@ def _stamped(
         stamp, changed = stamp_of(target, far)
         if since is None or changed is None or changed >= since:
             yield target, stamp
-
-
-def _seen(folder: Path) -> sqlite3.Connection:
-    """What earlier rounds looked at, on the disk."""
-    path = folder / journal.SEEN
-    table = sqlite3.connect(path)
-    try:
-        table.execute("CREATE TABLE IF NOT EXISTS seen (target TEXT PRIMARY KEY, stamp TEXT)")
-    except sqlite3.OperationalError as error:
-        table.close()
-        raise OutputError(f"{path} cannot be written ({error}): choose another place") from None
-    except sqlite3.DatabaseError:
-        table.close()
-        raise ScanMismatchError(
-            f"{path}: is damaged: choose another folder, or pass overwrite=True to begin anew"
-        ) from None
-    return table
-
-
-def _known(seen: sqlite3.Connection, target: TargetName, stamp: str | None) -> bool:
-    """Whether a target was looked at and has not changed since."""
-    row = seen.execute("SELECT stamp FROM seen WHERE target = ?", (kept_name(target),)).fetchone()
-    return row is not None and stamp is not None and row[0] == stamp

@@ -143,9 +143,16 @@ class _OpenModel:
 
     @classmethod
     def of(cls, todo: Todo) -> "_OpenModel":
+        _refuse_dead_link(todo.target)
         model = open_checkpoint(_place(todo.target)).with_others()
         known = catalogue(model)
         return cls(todo, model, known, signature(known), model.stamps())
+
+
+def _refuse_dead_link(target: TargetName) -> None:
+    """Say what is wrong with a link to nothing: a file of its name is there, after all."""
+    if not is_url(target) and os.path.lexists(target) and not Path(target).exists():
+        raise InputError(f"{target}: a link to nothing")
 
 
 def _place(target: TargetName) -> str | ServedPlace:
