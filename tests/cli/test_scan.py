@@ -88,11 +88,14 @@ def test_watching_ends_after_its_rounds(tmp_path: Path, keys: Path) -> None:
 def test_a_pipe_is_told_how_far_it_is(
     tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_scanned, "BETWEEN", 0.0)
-    models_in(tmp_path / "models", 2)
-    words = ["--keys", keys, "-o", tmp_path / "out", "--jobs", 1, "--no-sandbox"]
-    done = call("scan", tmp_path / "models", *words)
-    assert "2 of 2 models, 2 marks;" in done.err
+    """Also while no model is finished: the one that there is keeps its reader busy."""
+    monkeypatch.setattr(_scanned, "BETWEEN", 0.2)
+    hostile.install(tmp_path / "plug", monkeypatch)
+    hostile.model(tmp_path / "loop.bin", "loop")
+    words = ["--keys", keys, "-o", tmp_path / "out", "--jobs", 1, "--time-limit", "2s"]
+    done = call("scan", tmp_path / "loop.bin", *words)
+    assert done.err.count("0 of 1 model, 2 marks; none finished in ") > 5, done
+    assert "TimeLimitError" in done.out
 
 
 def test_a_stopped_scan_says_that_it_goes_on(

@@ -33,7 +33,7 @@ ROWS = [
 
 def test_it_shows_findings_and_the_rest() -> None:
     seen = read(scan_page(result(), ROWS, {0: "verdicts/0001.html"}))
-    assert "1 mark verified" in seen.text
+    assert "1 finding verified" in seen.text
     assert "256 of 256" in seen.text
     assert "MalformedError" in seen.text
     assert "1,234" in seen.text
@@ -62,3 +62,31 @@ def test_nothing_found_and_rounds() -> None:
     assert "k: why" in seen.text
     assert "and 1 more" in seen.text
     assert "Models without a finding" not in scan_page(result(counts={"verified": 1}), [FOUND])
+
+
+def test_findings_are_counted_as_such() -> None:
+    many = read(scan_page(result(counts={"verified": 12}, marks=3), [FOUND] * 12)).text
+    assert "12 findings verified" in many
+    assert "3 marks looked for in 3 models" in many
+    one = read(scan_page(result(counts={"verified": 1}, marks=1, targets=1), [FOUND])).text
+    assert "1 finding verified" in one
+    assert "1 mark looked for in 1 model." in one
+
+
+def test_it_says_what_was_put_in_order() -> None:
+    said = {
+        align: read(scan_page(result(align=align), ROWS)).text
+        for align in ("alike", "all", "never")
+    }
+    assert "models that are not like an anchor were not put back in order" in said["alike"]
+    assert "no model was put back in order" in said["never"]
+    assert "not like an anchor" not in said["never"]
+    assert "put back in order" not in said["all"]
+
+
+def test_five_tiles_fill_their_rows() -> None:
+    tiles = scan_page(result(), ROWS).split('<dl class="tiles"')[1].split("</dl>")[0]
+    assert tiles.startswith(' style="display:flex;flex-wrap:wrap">')
+    assert tiles.count('<div style="flex:1 1 9.5rem">') == tiles.count("<div") == 5
+    shown = scan_page(result(added=2), ROWS)
+    assert "2 models were added after this scan was begun" in shown

@@ -1,5 +1,6 @@
 """Scans on a Ray cluster of this machine: two real workers, one killed on the way."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def plug(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def test_a_cluster_finds_what_this_machine_finds(tmp_path: Path) -> None:
     keys = keys_of("a", "b")
     models = models_in(tmp_path / "models", 5)
-    mark(models[1], keys["a.nmkey"])
+    marked = mark(models[1], keys["a.nmkey"])
+    marked.rename(marked.with_name(os.fsdecode(b"latin\xfc.safetensors")))
     hostile.model(tmp_path / "models" / "loop.bin", "loop")
     limits = SandboxLimits(memory=1 << 30, seconds=4)
     local = scan(
@@ -48,6 +50,7 @@ def test_a_cluster_finds_what_this_machine_finds(tmp_path: Path) -> None:
     assert result.protection.whole
     assert by_name(result)["loop.bin"][0].error == "TimeLimitError"
     assert result.counts["verified"] == 1
+    assert by_name(result)["latin\\xfc.safetensors"][0].status == "verified"
 
 
 @pytest.mark.slow

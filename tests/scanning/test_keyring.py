@@ -24,8 +24,11 @@ def test_keys_come_from_folders_lists_and_tables(tmp_path: Path) -> None:
         ring = keyring_of(given)
         assert {key.fingerprint for key in ring.keys} == {k.fingerprint for k in keys.values()}
     assert keyring_of(keys).digest == keyring_of(dict(reversed(keys.items()))).digest
-    with pytest.raises(KeyFileError, match="no key file"):
+    with pytest.raises(KeyFileError, match="no such file or folder"):
         key_files(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(KeyFileError, match="no key file"):
+        key_files(tmp_path / "empty")
 
 
 def test_one_key_counts_once() -> None:

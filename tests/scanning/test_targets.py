@@ -74,7 +74,7 @@ def test_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(targets_of([], ["-"])) == ["one", "two"]
     with pytest.raises(ParameterError, match="no list of targets"):
         list(targets_of([], [tmp_path / "none"]))
-    listed.write_bytes(b"\xff\xfe")
+    listed.write_bytes(b"\xff\0")
     with pytest.raises(ParameterError, match="no list of targets"):
         list(targets_of([], [listed]))
 

@@ -24,8 +24,16 @@ def moment(value: str) -> float:
     try:
         told = datetime.fromisoformat(value)
     except ValueError:
+        pass
+    else:
+        return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+    try:
         return datetime.now(UTC).timestamp() - options.duration(value)
-    return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+    except click.BadParameter:
+        raise click.BadParameter(
+            f"{value!r} is no date and no time; give a date such as 2026-11-01, or a time before"
+            " now such as 7d or 12h"
+        ) from None
 
 
 @click.command("scan", short_help="Look for the marks of all keys in all TARGETS.")
@@ -73,14 +81,14 @@ def moment(value: str) -> float:
     default="alike",
     show_default=True,
     help="Which models are put back in order for marks with an anchor: those that are like it,"
-    " every one, or none.",
+    " every one, or none. It can take half a minute and more for each: never, for a first pass.",
 )
 @click.option(
     "--effort",
     type=float,
     default=1.0,
     show_default=True,
-    help="Share of the marked weights to look for then, above 0 up to 1.",
+    help="Share of the marked weights to look for then, above 0 up to 1; less is faster.",
 )
 @options.align_limit_option
 @click.option(
@@ -96,7 +104,8 @@ def moment(value: str) -> float:
     "--every",
     type=options.duration,
     metavar="TIME",
-    help="Watch: look again every 1d, 12h, …, at what is new or changed, and tell only of that.",
+    help="Watch: look again every 1d, 12h, 30m, 45s (a number alone is seconds) at what is new or"
+    " changed, and tell only of that.",
 )
 @click.option(
     "--rounds",
@@ -108,9 +117,14 @@ def moment(value: str) -> float:
     "--since",
     type=moment,
     metavar="WHEN",
-    help="Leave out models last changed before this date, or longer ago than 7d, 12h, ….",
+    help="Leave out models last changed before this date (2026-11-01), or longer ago than 7d,"
+    " 12h, ….",
 )
-@click.option("--force", is_flag=True, help="Begin anew in a folder with results of another scan.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Begin anew in a folder that holds results, of this scan or of another.",
+)
 @options.remote_options
 @options.json_option
 @click.pass_context
@@ -150,7 +164,8 @@ def command(
     results/index.html     the same as a page that can be sorted
     results/verdicts/      the verdict of each finding, as JSON and as a page
 
-    Exit code 0: something was verified; 1: nothing was.
+    Exit code 0: something was verified; 1: nothing was. With --every, 0: a round of this call
+    verified something new; 1: none did, whatever earlier calls found.
     """
     from neuralmark.scanning.contract import ScanOptions
     from neuralmark.scanning.rounds import scan
@@ -174,8 +189,11 @@ def command(
         remote=options.remote_chosen(ctx),
     )
     named = options.load_keys(keys, passphrase_file)
+    fresh = False
 
     def tell(result: "ScanResult") -> None:
+        nonlocal fresh
+        fresh = fresh or result.new.get("verified", 0) > 0
         scanned.write_pages(result)
         if as_json:
             output.as_json(scanned.summary(result))
@@ -194,4 +212,4 @@ def command(
             watch=watch,
             finished=tell,
         )
-    ctx.exit(0 if result.verified else 1)
+    ctx.exit(0 if (result.verified if every is None else fresh) else 1)

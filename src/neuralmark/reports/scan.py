@@ -17,7 +17,7 @@ from neuralmark.reports.render.page import (
     tiles,
     with_powers,
 )
-from neuralmark.scanning.contract import ScanRow, ScanStatus
+from neuralmark.scanning.contract import Aligning, ScanRow, ScanStatus
 from neuralmark.scanning.rounds import ScanResult
 from neuralmark.version import __version__
 
@@ -37,7 +37,16 @@ _MEANS = (
 )
 _NOT = (
     "Nothing found is not proof of absence: a mark is found only where its claim, its anchor or a"
-    " search leads to it, and models that are not like an anchor were not put back in order."
+    " search leads to it{more}."
+)
+_ORDER: dict[Aligning, str] = {
+    "alike": ", and models that are not like an anchor were not put back in order",
+    "never": ", and no model was put back in order",
+    "all": "",
+}
+_ADDED = (
+    "{models} added after this scan was begun, and not looked at: begin anew"
+    " (<code>--force</code>), or watch (<code>--every</code>)."
 )
 
 
@@ -61,7 +70,7 @@ def scan_page(
         if len(kept) <= MOST_ROWS:
             kept.append(row)
     verified = result.counts.get("verified", 0)
-    title = f"{verified:,} mark{'s' * (verified != 1)} verified" if verified else "Nothing verified"
+    title = f"{_many(verified, 'finding')} verified" if verified else "Nothing verified"
     parts = (
         '<p class="kicker"><span>Scan for marks in neural networks</span>'
         f"<span>NeuralMark {text(__version__)}</span></p>",
@@ -80,7 +89,7 @@ def _banner(title: str, result: ScanResult) -> str:
         f' class="stroke" stroke-width="3"/><path d="{path}" class="stroke" stroke-width="5"'
         ' stroke-linecap="round" stroke-linejoin="round"/></svg>'
     )
-    said = f"{result.marks:,} marks looked for in {result.targets:,} models"
+    said = f"{_many(result.marks, 'mark')} looked for in {_many(result.targets, 'model')}"
     more = f", round {result.round}" if result.round > 1 else ""
     return (
         f'<section><div class="banner c{colour}">{glyph}<div><h1>{text(title)}</h1>'
@@ -98,8 +107,28 @@ def _numbers(result: ScanResult) -> str:
     if result.protection is not None:
         told.append(("Sandbox", text(result.protection), ""))
     told += [("Passed over", text(each), "") for each in islice(result.passed_over, 20)]
-    inner = tiles(figures) + facts(told) + paragraphs(_NOT)
+    inner = _filled(tiles(figures)) + facts(told)
+    if result.added:
+        many = f"{_many(result.added, 'model')} {'was' if result.added == 1 else 'were'}"
+        inner += paragraphs(_ADDED.format(models=many))
+    inner += paragraphs(_NOT.format(more=_ORDER[result.align]))
     return section("What was looked at", inner)
+
+
+def _many(count: int, what: str) -> str:
+    """A count and what it counts.
+
+    >>> _many(1, "mark"), _many(2000, "mark")
+    ('1 mark', '2,000 marks')
+    """
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _filled(markup: str) -> str:
+    """Tiles of which those of the last row take all of it: five fill no grid of four columns."""
+    row = '<dl class="tiles" style="display:flex;flex-wrap:wrap">'
+    markup = markup.replace('<dl class="tiles">', row)
+    return markup.replace("<div>", '<div style="flex:1 1 9.5rem">')
 
 
 def _new(result: ScanResult, status: ScanStatus) -> str:

@@ -1,6 +1,7 @@
 """What may be chosen for a scan, what a row of its results says, and what travels to workers."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, NamedTuple, get_args
@@ -35,6 +36,47 @@ __all__ = ["UNREADABLE", "VERIFIED", "Errand", "ScanOptions", "ScanRow", "ScanTe
 TargetName = str
 """A model, as it was named or found: a path or an address."""
 
+_HALVES = re.compile("[\ud800-\udfff]")
+"""What stands for bytes of a name that are no UTF-8, and can be written nowhere."""
+
+
+def readable(value: Any) -> Any:
+    r"""The same with every text as UTF-8 can hold it: bytes of names that are none as `\xfc`.
+
+    >>> readable(["a\udcfc.npz", 1])
+    ['a\\xfc.npz', 1]
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else _HALVES.sub(_escaped, value)
+    if isinstance(value, Mapping):
+        return {readable(name): readable(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [readable(each) for each in value]
+    return value
+
+
+def _escaped(half: re.Match[str]) -> str:
+    code = ord(half[0])
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+
+
+def kept_name(name: TargetName) -> str:
+    r"""A name as UTF-8 can hold it, from which it can be restored; most stay as they are.
+
+    >>> kept_name("a.npz"), restored_name(kept_name("\udcfc")) == "\udcfc"
+    ('a.npz', True)
+    """
+    if not name.startswith("\0") and not _HALVES.search(name):
+        return name
+    return "\0" + name.encode("utf-8", "surrogatepass").hex()
+
+
+def restored_name(kept: str) -> TargetName:
+    """The name that `kept_name` kept."""
+    if not kept.startswith("\0"):
+        return kept
+    return bytes.fromhex(kept[1:]).decode("utf-8", "surrogatepass")
+
 
 @dataclass(frozen=True)
 class ScanOptions:
@@ -53,7 +95,7 @@ class ScanOptions:
         every: Seconds between the beginnings of two rounds: watch, and report only what is new.
         rounds: How many rounds this call makes at most; None: one, or without end if it watches.
         since: Leave out models that were last changed before this time (seconds since 1970).
-        overwrite: Whether a folder with results of another scan is begun anew.
+        overwrite: Whether a folder that holds results, of this scan or of another, is begun anew.
         remote: How URLs are read; see `RemoteOptions`.
 
     Raises:

@@ -6,60 +6,127 @@ of its own, `targets-0001.jsonl` and `journal-0001.jsonl`; `scan.json` says of w
 
 import json
 import os
+import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from neuralmark.core.encoding import strict_json
-from neuralmark.errors import ParameterError, ScanMismatchError
-from neuralmark.scanning.contract import ScanRow, Todo
+from neuralmark.errors import OutputError, ParameterError, ScanMismatchError
+from neuralmark.sandbox.confined import Protection
+from neuralmark.scanning.contract import ScanRow, TargetName, Todo, kept_name, restored_name
 from neuralmark.storage import files
 
 ABOUT = "scan.json"
 ABOUT_FORMAT = "neuralmark-scan/1"
+SEEN = "seen.sqlite"
+_DIGITS = "[0-9]" * 4
+_OURS = (
+    *("targets-*.jsonl", "journal-*.jsonl", "rows.jsonl", "rows.parquet", "index.html", SEEN),
+    *(f"verdicts/{_DIGITS}.json", f"verdicts/{_DIGITS}.html"),
+)
+"""What a scan that is begun anew clears away."""
 
 
 @dataclass(frozen=True)
 class About:
     """Of which scan a folder holds the results."""
 
-    identity: str
-    """Of keys, claims, anchors, targets and what else changes rows."""
+    parts: Mapping[str, Any]
+    """Keys, claims, anchors, targets and what else changes rows: values, or their digests."""
     watches: bool
     """Whether it has rounds without end: then they share the bound."""
     finished: int = 0
     """How many rounds are complete."""
+    begun: bool = False
+    """Whether anything was given to workers yet."""
+    protection: Protection | None = None
+    """By what all of them were confined; None: by nothing, or not all of them."""
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in its file."""
-        told = {"identity": self.identity, "watches": self.watches, "finished": self.finished}
-        return {"format": ABOUT_FORMAT, **told}
+        told = {"format": ABOUT_FORMAT, "parts": dict(self.parts), "watches": self.watches}
+        told |= {"finished": self.finished, "begun": self.begun}
+        return told | {"protection": None if self.protection is None else vars(self.protection)}
+
+    def protected(self, by: Protection | None) -> "About":
+        """The same, with workers that are confined by this: what all of them have counts."""
+        known = self.protection
+        if self.begun and known != by:
+            by = None if known is None or by is None else _shared(known, by)
+        return replace(self, begun=True, protection=by)
+
+    def differences(self, parts: Mapping[str, Any], *, watches: bool) -> str:
+        """In what a scan of these parts differs from this one, in words; empty: in nothing."""
+        if not self.parts and parts:
+            return "keys, targets or options"
+        found: list[str] = []
+        for name, value in parts.items():
+            if self.parts.get(name) == value or (name == PLACES and found[:1] == [KEYS]):
+                continue
+            shown = not name.startswith(OWN)
+            found.append(f"{name} ({self.parts.get(name)!r}, now {value!r})" if shown else name)
+        if watches != self.watches:
+            found.append(f"watching ({'no, now yes' if watches else 'yes, now no'})")
+        return " and ".join([", ".join(found[:-1]), *found[-1:]] if found[1:] else found)
 
 
-def begin(folder: Path, identity: str, *, watches: bool, overwrite: bool) -> About:
+OWN = "its "
+"""How the names of parts begin of which only a digest is kept."""
+KEYS = f"{OWN}keys"
+PLACES = f"{OWN}claims or anchors"
+"""These differ whenever keys do."""
+
+
+def _shared(one: Protection, other: Protection) -> Protection:
+    """What both prevent, by whatever the first does."""
+    return Protection(**{name: by * bool(vars(other)[name]) for name, by in vars(one).items()})
+
+
+def begin(folder: Path, parts: Mapping[str, Any], *, watches: bool, overwrite: bool) -> About:
     """What a folder knows of this scan; a new folder is made, one of another scan is refused."""
-    with files.writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    known = _known(folder / ABOUT)
-    wanted = About(identity, watches)
-    if known is not None and (known.identity, known.watches) == (identity, watches):
-        return known
-    if known is None and any(folder.iterdir()) and not overwrite:
+    made_folder(folder)
+    known = None if overwrite else _known(folder / ABOUT)
+    if known is None and not overwrite and _holds_anything(folder):
         raise ScanMismatchError(
             f"{folder}: is not empty, and holds no results of a scan: choose another folder, or"
             " pass overwrite=True"
         )
-    if known is not None and not overwrite:
-        raise ScanMismatchError(
-            f"{folder}: holds results of a scan with other keys, targets or options: choose another"
-            " folder, or pass overwrite=True to begin anew"
-        )
-    for old in [*folder.glob("targets-*.jsonl"), *folder.glob("journal-*.jsonl")]:
-        old.unlink()
+    if known is not None:
+        differences = known.differences(parts, watches=watches)
+        if differences:
+            raise ScanMismatchError(
+                f"{folder}: holds results of a scan that differs in {differences}: choose another"
+                " folder, or pass overwrite=True to begin anew"
+            )
+        return known
+    with files.writing(folder):
+        for old in chain.from_iterable(map(folder.glob, _OURS)):
+            old.unlink()
+    wanted = About(parts, watches)
     keep(folder, wanted)
     return wanted
+
+
+def _holds_anything(folder: Path) -> bool:
+    with files.writing(folder):
+        return any(folder.iterdir())
+
+
+def made_folder(folder: Path) -> None:
+    """Make a folder for results, if it is not there."""
+    with files.writing(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise OutputError(
+                f"{folder} is no folder, and the results need one: choose another name, or move it"
+                " away"
+            ) from None
 
 
 def keep(folder: Path, about: About) -> None:
@@ -75,7 +142,14 @@ def _known(path: Path) -> About | None:
         data = strict_json(files.read_small(path, 1 << 16))
         if data["format"] != ABOUT_FORMAT:
             raise ValueError
-        return About(str(data["identity"]), bool(data["watches"]), int(data["finished"]))
+        by = data["protection"]
+        return About(
+            dict(data["parts"]),
+            bool(data["watches"]),
+            int(data["finished"]),
+            bool(data["begun"]),
+            None if by is None else Protection(**by),
+        )
     except (ValueError, KeyError, TypeError):
         raise ScanMismatchError(
             f"{path}: is damaged, or of another version: choose another folder, or pass"
@@ -107,8 +181,8 @@ class Listing:
         """
         if not path.is_file():
             with files.replacing(path) as temporary, files.create(temporary) as out:
-                for pair in found:
-                    out.write(json.dumps(pair).encode() + b"\n")
+                for target, stamp in found:
+                    out.write(json.dumps([kept_name(target), stamp]).encode() + b"\n")
                 out.write(json.dumps({"date": date}).encode() + b"\n")
         return cls(path)
 
@@ -122,7 +196,7 @@ class Listing:
             for number in numbers:
                 file.seek(self._starts[number])
                 target, stamp = json.loads(file.readline())
-                yield Todo(number, target), stamp
+                yield Todo(number, restored_name(target)), stamp
 
 
 class RoundJournal:
@@ -189,3 +263,34 @@ class RoundJournal:
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._handle)
+
+
+def remember(folder: Path, listing: Listing) -> None:
+    """Write down what a round looked at."""
+    with closing(seen_before(folder)) as seen, seen:
+        found = listing.read(range(len(listing)))
+        pairs = ((kept_name(todo.target), stamp) for todo, stamp in found)
+        seen.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?)", pairs)
+
+
+def seen_before(folder: Path) -> sqlite3.Connection:
+    """What earlier rounds looked at, on the disk."""
+    path = folder / SEEN
+    table = sqlite3.connect(path)
+    try:
+        table.execute("CREATE TABLE IF NOT EXISTS seen (target TEXT PRIMARY KEY, stamp TEXT)")
+    except sqlite3.OperationalError as error:
+        table.close()
+        raise OutputError(f"{path} cannot be written ({error}): choose another place") from None
+    except sqlite3.DatabaseError:
+        table.close()
+        raise ScanMismatchError(
+            f"{path}: is damaged: choose another folder, or pass overwrite=True to begin anew"
+        ) from None
+    return table
+
+
+def was_seen(seen: sqlite3.Connection, target: TargetName, stamp: str | None) -> bool:
+    """Whether a target was looked at and has not changed since."""
+    row = seen.execute("SELECT stamp FROM seen WHERE target = ?", (kept_name(target),)).fetchone()
+    return row is not None and stamp is not None and row[0] == stamp

@@ -75,6 +75,8 @@ class Keyring:
 def key_files(folder: str | Path) -> list[Path]:
     """The key files in a folder, sorted; a key file itself stands for itself."""
     path = Path(folder)
+    if not path.exists():
+        raise KeyFileError(f"{path}: there is no such file or folder")
     found = [path] if path.is_file() else sorted(path.rglob(f"*{KEY_SUFFIX}"))
     if not found:
         raise KeyFileError(f"{path}: there is no key file ({KEY_SUFFIX}) in it")

@@ -2,17 +2,24 @@
 
 import select
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from neuralmark.checkpoints import place_of
 from neuralmark.errors import NeuralMarkError, SandboxError
-from neuralmark.sandbox.confined import Confined, Protection
+from neuralmark.sandbox.confined import Confined, Progress, Protection
 from neuralmark.sandbox.limits import SandboxLimits
 from neuralmark.sandbox.served import PlaceServer
 from neuralmark.scanning import work
-from neuralmark.scanning.contract import Errand, ScanOptions, ScanTerms
+from neuralmark.scanning.contract import Errand, ScanOptions, ScanTerms, TargetName, Todo
 from neuralmark.scanning.keyring import Keyring
 from neuralmark.scanning.work import Outcome
+
+SOON = 1.0
+"""Seconds after which whoever watches is told how far it is, though nothing has ended."""
+START = 120.0
+"""Seconds for the libraries of a worker to be loaded, on a busy machine."""
 
 
 class Returned(NamedTuple):
@@ -39,7 +46,11 @@ class Readers(ABC):
 
     @abstractmethod
     def wait(self) -> list[Returned]:
-        """Wait until something ends."""
+        """Wait until something ends, or for a while."""
+
+    def aligning(self) -> list[TargetName]:
+        """Models that are put back in order now, as far as workers can tell."""
+        return []
 
     @abstractmethod
     def close(self) -> None:
@@ -54,15 +65,29 @@ class LocalReaders(Readers):
         self._keyring, self._terms = keyring, terms
         self._limits = options.sandbox
         self._servers: dict[Confined, PlaceServer] = {}
+        self._aligning: set[int] = set()
         self._workers = [self._start() for _ in range(options.workers)]
         self._errands: dict[Confined, Errand] = {}
         self.protection = self._workers[0].protection
 
     def _start(self) -> Confined:
         server = PlaceServer(lambda target: place_of(target, self._terms.remote))
-        worker = started(self._keyring, self._limits, server)
+        worker = started(self._keyring, self._limits, server, self._hear)
         self._servers[worker] = server
         return worker
+
+    def _hear(self, what: str, number: int, begun: int) -> None:
+        """Take what a worker tells of itself; what it makes up of others is not kept."""
+        if what != work.ALIGNING or not any(todo.number == number for todo in self._given()):
+            return
+        (self._aligning.add if begun else self._aligning.discard)(number)
+
+    def _given(self) -> Iterator[Todo]:
+        return (todo for errand in self._errands.values() for todo in errand.todo)
+
+    def aligning(self) -> list[TargetName]:
+        """Those of which a worker said so, and has not said that it has ended."""
+        return [todo.target for todo in self._given() if todo.number in self._aligning]
 
     def free(self) -> int:
         """Workers without an errand."""
@@ -77,8 +102,8 @@ class LocalReaders(Readers):
         worker.begin(work.carry_out, errand.stage, todo, self._terms, models=len(todo))
 
     def wait(self) -> list[Returned]:
-        """What ended; a dead worker is replaced."""
-        soonest = min(worker.left for worker in self._errands)
+        """What ended, soon, or nothing; a dead worker is replaced."""
+        soonest = min(SOON, *(worker.left for worker in self._errands))
         select.select(list(self._errands), [], [], soonest)
         found = []
         for worker in list(self._errands):
@@ -86,6 +111,7 @@ class LocalReaders(Readers):
             if ended is None:
                 continue
             errand = self._errands.pop(worker)
+            self._aligning -= {todo.number for todo in errand.todo}
             if ended.dead:
                 del self._servers[worker]
                 self._workers[self._workers.index(worker)] = self._start()
@@ -98,11 +124,23 @@ class LocalReaders(Readers):
             worker.close()
 
 
-def started(keyring: Keyring, limits: SandboxLimits | None, server: PlaceServer) -> Confined:
-    """A worker that knows the keys; without limits, one that is not confined."""
+def started(
+    keyring: Keyring,
+    limits: SandboxLimits | None,
+    server: PlaceServer,
+    progress: Progress | None = None,
+) -> Confined:
+    """A worker that knows the keys; without limits, one that is not confined.
+
+    What it tells, now and in all its errands, goes to `progress`. The time that its libraries take
+    to load is no model's.
+    """
     worker = Confined(limits, server.answer, confine=limits is not None)
+    usual = worker.limits
     try:
-        worker.call(work.prepare, keyring)
+        worker.limits = replace(usual, seconds=max(START, usual.seconds))
+        worker.call(work.prepare, keyring, progress=progress)
+        worker.limits = usual
     except BaseException:
         worker.close()
         raise

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralmark.errors import MissingExtraError
-from neuralmark.scanning.contract import PARQUET, ScanForm, ScanRow
+from neuralmark.scanning.contract import PARQUET, ScanForm, ScanRow, readable
 from neuralmark.storage import files
 
 ROWS = "rows"
@@ -36,7 +36,9 @@ def write_rows(folder: Path, form: ScanForm, rows: Iterable[ScanRow]) -> Path:
         else:
             with files.create(temporary) as file:
                 for row in rows:
-                    file.write(json.dumps(row.to_dict(), allow_nan=False).encode() + b"\n")
+                    file.write(
+                        json.dumps(readable(row.to_dict()), allow_nan=False).encode() + b"\n"
+                    )
     return out
 
 
@@ -72,17 +74,10 @@ def _parquet(path: Path, rows: Iterable[ScanRow]) -> None:
 
 
 def _flat(row: ScanRow) -> dict[str, Any]:
-    told = {name: _sound(value) for name, value in row.to_dict().items()}
+    told: dict[str, Any] = readable(row.to_dict())
     if row.verdict is not None:
-        told["verdict"] = json.dumps(row.verdict, allow_nan=False)
+        told["verdict"] = json.dumps(told["verdict"], allow_nan=False)
     return told
-
-
-def _sound(value: Any) -> Any:
-    """Names of files may hold bytes that are no text."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return value
 
 
 def _arrow() -> tuple[Any, Any]:

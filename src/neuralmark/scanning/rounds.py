@@ -1,10 +1,11 @@
 """A scan: one round, or one after the other for whoever watches."""
 
 import hashlib
-import sqlite3
 import time
+from array import array
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,16 +14,18 @@ from typing import Any
 from neuralmark.core.encoding import canonical_json
 from neuralmark.marking.options import options_of
 from neuralmark.records import presenting
-from neuralmark.remote import RemoteOptions
+from neuralmark.remote import RemoteOptions, is_url
 from neuralmark.sandbox.confined import Protection
 from neuralmark.scanning import journal, results
 from neuralmark.scanning.contract import (
+    ALIKE,
     LOCAL,
     VERIFIED,
+    Aligning,
     ScanOptions,
     ScanRow,
     ScanTerms,
-    TargetName,
+    kept_name,
 )
 from neuralmark.scanning.family import looks, told
 from neuralmark.scanning.journal import About, Listing, RoundJournal
@@ -31,7 +34,6 @@ from neuralmark.scanning.readers import LocalReaders, Readers
 from neuralmark.scanning.running import RoundRunner, Tally, Watch
 from neuralmark.scanning.targets import stamp_of, targets_of
 
-SEEN = "seen.sqlite"
 MOST_REMEMBERED = 1 << 18
 """Targets up to which one that is named twice is looked at once."""
 
@@ -49,9 +51,12 @@ class ScanResult:
         new: Rows by status, of the last round.
         correction: In words, what the bound is corrected for.
         round: The number of the last round.
-        protection: By what the workers were confined; None where they were not, or nothing was
-            left to do.
+        protection: By what the workers of all rounds were confined, also of earlier calls; None
+            where some were not, or there was nothing to do.
         passed_over: Keys, claims and anchors that were not looked for, and why.
+        added: Models that came after the list of targets was made, by an earlier call: they were
+            not looked at. Only counted on this machine, and without watching.
+        align: Which models were put back in order, as `ScanOptions.align` says.
 
     Examples:
         >>> found = neuralmark.scan(["marked.safetensors"], [key], "results")
@@ -69,6 +74,8 @@ class ScanResult:
     round: int = 1
     protection: Protection | None = None
     passed_over: tuple[str, ...] = ()
+    added: int = 0
+    align: Aligning = ALIKE
 
     @property
     def verified(self) -> bool:
@@ -108,7 +115,9 @@ def scan(
 
     The bound is corrected for marks x targets x ways: the chance that anything at all is verified
     by luck stays below 2^-128. A model that cannot be read becomes a row. Called again with the
-    same arguments, a scan that was stopped goes on; one that is complete gives its results.
+    same arguments, a scan that was stopped goes on; one that is complete gives its results. Both
+    keep to the list of targets that the first call made: `ScanResult.added` says how many came
+    since.
 
     Args:
         targets: Files, folders (searched for models), globs, URLs of files and folders.
@@ -127,7 +136,8 @@ def scan(
 
     Raises:
         KeyFileError: A key cannot be read.
-        ScanMismatchError: The folder holds the results of another scan.
+        ScanMismatchError: The folder holds the results of another scan, or is damaged.
+        OutputError: The folder cannot be made or written.
         SandboxError: Workers cannot be started.
         MissingExtraError: Ray or Parquet is asked for, and not installed.
 
@@ -138,24 +148,24 @@ def scan(
     chosen = options_of(ScanOptions, options)
     results.require_form(chosen.form)
     keyring = keyring_of(keys, claims, anchors)
-    folder = Path(out)
-    identity = _identity(keyring, targets, lists, chosen)
-    about = journal.begin(
-        folder, identity, watches=chosen.every is not None, overwrite=chosen.overwrite
-    )
-    made = _Scan(folder, keyring, chosen, list(map(str, targets)), tuple(lists), watch)
-    if about.finished and not about.watches:
-        result = made.result(about, None)
+    folder, named = Path(out), list(map(str, targets))
+    parts = _parts(keyring, named, map(str, lists), chosen)
+    watches = chosen.every is not None
+    about = journal.begin(folder, parts, watches=watches, overwrite=chosen.overwrite)
+    made = _Scan(folder, keyring, chosen, named, tuple(lists), watch)
+    added = 0 if watches else made.added()
+    if about.finished and not watches:
+        result = made.result(about, added)
         finished(result)
         return result
     left = chosen.rounds or (None if about.watches else 1)
     while True:
         begun = time.monotonic()
-        protection = made.round(about)
+        about = made.round(about)
         about = replace(about, finished=about.finished + 1)
-        journal.keep(folder, about)
-        result = made.result(about, protection)
+        result = made.result(about, added)
         finished(result)
+        journal.keep(folder, about)  # not before: a round of which nobody was told is told again
         left = None if left is None else left - 1
         if left == 0:
             return result
@@ -163,19 +173,24 @@ def scan(
         time.sleep(max(0.0, chosen.every - (time.monotonic() - begun)))
 
 
-def _identity(
-    keyring: Keyring, targets: Sequence[Any], lists: Sequence[Any], options: ScanOptions
-) -> str:
-    """The same for scans whose rows are the same."""
-    told = {
-        "marks": keyring.digest,
-        "targets": [str(each) for each in targets],
-        "lists": [str(each) for each in lists],
-        "align": [options.align, repr(options.effort), options.align_limit],
-        "since": repr(options.since),
-        "private": options.remote.allow_private,
+def _parts(
+    keyring: Keyring, targets: Iterable[str], lists: Iterable[str], options: ScanOptions
+) -> dict[str, Any]:
+    """What makes a scan another one: with the same parts, rows are the same."""
+    return {
+        journal.KEYS: _digest([key.fingerprint for key in keyring.keys]),
+        journal.PLACES: keyring.digest,
+        f"{journal.OWN}targets": _digest(map(kept_name, targets)),
+        f"{journal.OWN}lists of targets": _digest(map(kept_name, lists)),
+        "align": options.align,
+        "effort": float(options.effort),
+        "align_limit": options.align_limit,
+        "allow_private": options.remote.allow_private,
     }
-    return hashlib.sha256(canonical_json(told)).hexdigest()
+
+
+def _digest(names: Iterable[str]) -> str:
+    return hashlib.sha256(canonical_json(list(names))).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -189,7 +204,7 @@ class _Scan:
     lists: tuple[str | Path, ...]
     watch: Watch
 
-    def round(self, about: About) -> Protection | None:
+    def round(self, about: About) -> About:
         """Carry out the round that comes next, or the rest of it."""
         turn = about.finished + 1
         listing = self._listing(turn, watches=about.watches)
@@ -199,20 +214,20 @@ class _Scan:
             tally = Tally(len(listing), marks=marks, turn=turn)
             _recount(tally, progress)
             self.watch(tally)
-            protection = None
             if tally.done < len(listing):
                 among = looks(marks, len(listing), turn if about.watches else None)
                 readers = self._readers(among, listing.date)
-                protection = readers.protection if self.options.sandbox else None
                 try:
+                    about = about.protected(readers.protection if self.options.sandbox else None)
+                    journal.keep(self.folder, about)
                     RoundRunner(listing, progress, readers, tally, self.watch).run()
                 finally:
                     readers.close()
         finally:
             progress.close()
         if about.watches:
-            self._remember(listing)
-        return protection
+            journal.remember(self.folder, listing)
+        return about
 
     def _readers(self, among: int, date: str) -> Readers:
         chosen = self.options
@@ -227,24 +242,34 @@ class _Scan:
     def _journal(self, turn: int) -> Path:
         return self.folder / f"journal-{turn:04}.jsonl"
 
+    def _targets(self, turn: int) -> Path:
+        return self.folder / f"targets-{turn:04}.jsonl"
+
+    def added(self) -> int:
+        """How many models of this machine came after the list of the only round was made."""
+        if not self._targets(1).is_file():
+            return 0
+        listing = Listing(self._targets(1))
+        numbers = range(len(listing))
+        known = array("q", sorted(hash(todo.target) for todo, _ in listing.read(numbers)))
+        near = [target for target in self.targets if not is_url(target)]
+        named = targets_of(near, (), self.folder)
+        found = (hash(target) for target, _ in _stamped(named, self.options.since, None))
+        return sum(not _holds(known, mark) for mark in found)
+
     def _listing(self, turn: int, *, watches: bool) -> Listing:
         """The targets of a round: those that are new, where somebody watches."""
-        path = self.folder / f"targets-{turn:04}.jsonl"
+        path = self._targets(turn)
         remote = self.options.remote
         named = targets_of(self.targets, self.lists, self.folder, remote)
         found = _stamped(named, self.options.since, remote if watches else None)
         if not watches:
             return Listing.of(path, found, presenting.now())
-        with closing(_seen(self.folder)) as seen:
-            fresh = (pair for pair in found if not _known(seen, *pair))
+        with closing(journal.seen_before(self.folder)) as seen:
+            fresh = (pair for pair in found if not journal.was_seen(seen, *pair))
             return Listing.of(path, fresh, presenting.now())
 
-    def _remember(self, listing: Listing) -> None:
-        with closing(_seen(self.folder)) as seen, seen:
-            pairs = ((todo.target, stamp) for todo, stamp in listing.read(range(len(listing))))
-            seen.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?)", pairs)
-
-    def result(self, about: About, protection: Protection | None) -> ScanResult:
+    def result(self, about: About, added: int) -> ScanResult:
         """Write the rows of all rounds, and count them."""
         counts: Counter[str] = Counter()
         new: Counter[str] = Counter()
@@ -258,7 +283,7 @@ class _Scan:
 
         path = results.write_rows(self.folder, self.options.form, rows())
         turn, marks = about.finished, len(self.keyring.sought)
-        targets = len(Listing(self.folder / f"targets-{turn:04}.jsonl"))
+        targets = len(Listing(self._targets(turn)))
         return ScanResult(
             self.folder,
             path,
@@ -268,17 +293,25 @@ class _Scan:
             {name: count for name, count in sorted(new.items()) if count},
             told(marks, targets, turn if about.watches else None),
             turn,
-            protection,
+            about.protection,
             self.keyring.passed_over,
+            added,
+            self.options.align,
         )
 
     def _rows(self, turn: int) -> Iterator[ScanRow]:
-        listing = Listing(self.folder / f"targets-{turn:04}.jsonl")
+        listing = Listing(self._targets(turn))
         progress = RoundJournal(self._journal(turn), len(listing))
         try:
             yield from progress.rows()
         finally:
             progress.close()
+
+
+def _holds(known: Sequence[int], mark: int) -> bool:
+    """Whether a sorted list holds a number."""
+    place = bisect_left(known, mark)
+    return place < len(known) and known[place] == mark
 
 
 def _recount(tally: Tally, progress: RoundJournal) -> None:
@@ -303,16 +336,3 @@ def _stamped(
         stamp, changed = stamp_of(target, far)
         if since is None or changed is None or changed >= since:
             yield target, stamp
-
-
-def _seen(folder: Path) -> sqlite3.Connection:
-    """What earlier rounds looked at, on the disk."""
-    table = sqlite3.connect(folder / SEEN)
-    table.execute("CREATE TABLE IF NOT EXISTS seen (target TEXT PRIMARY KEY, stamp TEXT)")
-    return table
-
-
-def _known(seen: sqlite3.Connection, target: TargetName, stamp: str | None) -> bool:
-    """Whether a target was looked at and has not changed since."""
-    row = seen.execute("SELECT stamp FROM seen WHERE target = ?", (target,)).fetchone()
-    return row is not None and stamp is not None and row[0] == stamp

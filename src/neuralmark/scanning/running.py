@@ -15,7 +15,9 @@ from neuralmark.scanning.contract import (
     WEIGHTS,
     Errand,
     ScanRow,
+    TargetName,
     Todo,
+    readable,
 )
 from neuralmark.scanning.journal import Listing, RoundJournal
 from neuralmark.scanning.planning import Head, batches
@@ -41,6 +43,8 @@ class Tally:
     """The last findings."""
     marks: int = 0
     turn: int = 1
+    aligning: list[TargetName] = field(default_factory=list)
+    """Models that are put back in order now; on a cluster they are not known."""
 
     def note(self, rows: Sequence[ScanRow], *, header: bool = False) -> None:
         """Count a finished target."""
@@ -94,6 +98,7 @@ class RoundRunner:
             running -= len(ended)
             for each in ended:
                 self._take(each)
+            self._tally.aligning = self._readers.aligning()
             self._watch(self._tally)
 
     def _take(self, ended: Returned) -> None:
@@ -132,15 +137,16 @@ class RoundRunner:
         except (TypeError, KeyError, RecordError):
             sound, rows = False, []
         if not sound:
+            target = readable(todo.target)
             error = SandboxError("the sandboxed process answered nonsense")
-            rows = [ScanRow(todo.target, ERROR, str(error), error=type(error).__name__)]
+            rows = [ScanRow(target, ERROR, str(error), error=type(error).__name__)]
         stamp, turn = self._stamps.get(todo.number), self._tally.turn
         return [replace(row, stamp=stamp, round=turn) for row in rows]
 
 
 def _sound(row: ScanRow, todo: Todo) -> bool:
     """Whether a row is of this model, and says of a finding what its verdict says."""
-    if row.target != todo.target or row.status not in SCAN_STATUSES:
+    if row.target != readable(todo.target) or row.status not in SCAN_STATUSES:
         return False
     if row.status not in FINDINGS:
         return row.verdict is None

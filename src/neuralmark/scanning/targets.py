@@ -11,7 +11,8 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
 
@@ -55,12 +56,23 @@ def targets_of(
 def _listed(file: str | Path) -> Iterator[str]:
     """The lines of a file; `-` is the standard input."""
     try:
-        with nullcontext(sys.stdin) if str(file) == "-" else open(file, encoding="utf-8") as lines:
+        with _lines(file) as lines:
             for line in lines:
+                if "\0" in line:
+                    raise ValueError("it is no text")
                 if line.strip() and not line.startswith("#"):
                     yield line.strip()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ParameterError(f"{file}: no list of targets can be read from it ({error})") from None
+
+
+def _lines(file: str | Path) -> AbstractContextManager[Iterable[str]]:
+    """Lines as the file system takes them: names may hold bytes that are no UTF-8."""
+    if str(file) != "-":
+        return open(file, encoding="utf-8", errors="surrogateescape")
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+    return nullcontext(sys.stdin)
 
 
 def _expanded(target: TargetName, skip: Path | None) -> Iterator[str]:

@@ -7,6 +7,7 @@ which gives the models of the batch to others, one by one.
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -39,6 +40,7 @@ from neuralmark.scanning.contract import (
     Stage,
     TargetName,
     Todo,
+    readable,
 )
 from neuralmark.scanning.keyring import CLAIM_SUFFIX, Keyring, Sought
 from neuralmark.scanning.kin import FAR, AnchorSketch
@@ -106,9 +108,26 @@ def carry_out(stage: Stage, todo: Sequence[Todo], terms: ScanTerms) -> list[Outc
     return list(_from_weights(_bench, [Todo(*each) for each in todo], terms))
 
 
+ALIGNING = "aligning"
+"""How a worker tells its parent the number of the model that it puts back in order."""
+
+
 def _beat() -> None:
     if child.sandboxed():
         child.tell("", 0, 0)
+
+
+@contextmanager
+def _aligning(todo: Todo) -> Iterator[None]:
+    """Tell the parent that a model is put back in order, and when that has ended."""
+    if not child.sandboxed():
+        yield
+        return
+    child.tell(ALIGNING, todo.number, 1)
+    try:
+        yield
+    finally:
+        child.tell(ALIGNING, todo.number, 0)
 
 
 # Headers.
@@ -124,9 +143,16 @@ class _OpenModel:
 
     @classmethod
     def of(cls, todo: Todo) -> "_OpenModel":
+        _refuse_dead_link(todo.target)
         model = open_checkpoint(_place(todo.target)).with_others()
         known = catalogue(model)
         return cls(todo, model, known, signature(known), model.stamps())
+
+
+def _refuse_dead_link(target: TargetName) -> None:
+    """Say what is wrong with a link to nothing: a file of its name is there, after all."""
+    if not is_url(target) and os.path.lexists(target) and not Path(target).exists():
+        raise InputError(f"{target}: a link to nothing")
 
 
 def _place(target: TargetName) -> str | ServedPlace:
@@ -162,7 +188,7 @@ def failed(todo: Todo, error: Exception) -> Outcome:
 
 
 def _outcome(todo: Todo, rows: Sequence[ScanRow]) -> Outcome:
-    return {"number": todo.number, "rows": [row.to_dict() for row in rows]}
+    return {"number": todo.number, "rows": [readable(row.to_dict()) for row in rows]}
 
 
 def _not_found(opened: _OpenModel, plan: HeaderPlan, why: str, lost: int = 0) -> ScanRow:
@@ -239,7 +265,8 @@ def _rows(
             worth = _alike(bench, opened.model, sought, terms)
             aligned += worth
         if worth:
-            verdict = _verdict(opened.todo.target, sought, terms)
+            with _aligning(opened.todo) if way.aligned else nullcontext():
+                verdict = _verdict(opened.todo.target, sought, terms)
             if verdict.status in FINDINGS:
                 found.append(_finding(opened, seen.plan, sought, verdict))
     if found:
