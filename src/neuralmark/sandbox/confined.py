@@ -127,11 +127,19 @@ class Confined:
         """Seconds until the call that runs is given up."""
         return max(0.0, self._deadline - time.monotonic())
 
-    def begin(self, work: child.Work, *arguments: Any, models: int = 1) -> None:
+    def begin(
+        self,
+        work: child.Work,
+        *arguments: Any,
+        models: int = 1,
+        progress: Progress | None = None,
+    ) -> None:
         """Begin a call, with time for so many models; `heard` tells how it ends.
 
-        Between two messages of the process there may be as much time as one model has.
+        Between two messages of the process there may be as much time as one model has. What it
+        tells by `child.tell` goes to `progress`.
         """
+        self._progress = progress
         seconds = self.limits.seconds * models
         self._latest = time.monotonic() + seconds + 1
         self._deadline = min(self._latest, time.monotonic() + self.limits.seconds + 1)
@@ -159,8 +167,7 @@ class Confined:
             TimeLimitError: It took longer than it may.
             SandboxError: It died, or raised what has no name here.
         """
-        self._progress = progress
-        self.begin(work, *arguments)
+        self.begin(work, *arguments, progress=progress)
         ended = self.ended()
         if ended.error is not None:
             raise ended.error
@@ -301,6 +308,6 @@ def _too_much(limits: SandboxLimits) -> MemoryLimitError:
 
 def _too_long(limits: SandboxLimits) -> TimeLimitError:
     return TimeLimitError(
-        f"reading it takes longer than the {limits.seconds:g} seconds that the sandbox has: raise"
-        " the limit (SandboxLimits(seconds=...))"
+        f"reading it takes longer than the {limits.seconds:g} s that the sandbox has: raise the"
+        " limit (SandboxLimits(seconds=...))"
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from neuralmark.checkpoints import place_of
 from neuralmark.errors import NeuralMarkError, SandboxError
-from neuralmark.sandbox.confined import Confined, Progress, Protection
+from neuralmark.sandbox.confined import Confined, Protection
 from neuralmark.sandbox.limits import SandboxLimits
 from neuralmark.sandbox.served import PlaceServer
 from neuralmark.scanning import work
@@ -72,7 +72,7 @@ class LocalReaders(Readers):
 
     def _start(self) -> Confined:
         server = PlaceServer(lambda target: place_of(target, self._terms.remote))
-        worker = started(self._keyring, self._limits, server, self._hear)
+        worker = started(self._keyring, self._limits, server)
         self._servers[worker] = server
         return worker
 
@@ -99,7 +99,8 @@ class LocalReaders(Readers):
         self._errands[worker] = errand
         self._servers[worker].allow(todo.target for todo in errand.todo)
         todo = tuple(map(tuple, errand.todo))
-        worker.begin(work.carry_out, errand.stage, todo, self._terms, models=len(todo))
+        words = errand.stage, todo, self._terms
+        worker.begin(work.carry_out, *words, models=len(todo), progress=self._hear)
 
     def wait(self) -> list[Returned]:
         """What ended, soon, or nothing; a dead worker is replaced."""
@@ -124,22 +125,16 @@ class LocalReaders(Readers):
             worker.close()
 
 
-def started(
-    keyring: Keyring,
-    limits: SandboxLimits | None,
-    server: PlaceServer,
-    progress: Progress | None = None,
-) -> Confined:
+def started(keyring: Keyring, limits: SandboxLimits | None, server: PlaceServer) -> Confined:
     """A worker that knows the keys; without limits, one that is not confined.
 
-    What it tells, now and in all its errands, goes to `progress`. The time that its libraries take
-    to load is no model's.
+    The time that its libraries take to load is no model's.
     """
     worker = Confined(limits, server.answer, confine=limits is not None)
     usual = worker.limits
     try:
         worker.limits = replace(usual, seconds=max(START, usual.seconds))
-        worker.call(work.prepare, keyring, progress=progress)
+        worker.call(work.prepare, keyring)
         worker.limits = usual
     except BaseException:
         worker.close()
