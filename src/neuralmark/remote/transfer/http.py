@@ -196,17 +196,14 @@ class HttpClient:
         guard = Guard(options.allow_private, options.timeout, plain)
         waits = urllib3.Timeout(connect=options.timeout, read=options.timeout)
         size = options.connections + 4  # one for whoever reads what nobody announced
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        port = address.origin[2]  # without one, http.client cuts an IPv6 address at a colon
         pool: urllib3.HTTPConnectionPool
         kind: Any
         if plain:
-            pool, kind = (
-                urllib3.HTTPConnectionPool(address.host, address.port, waits, size),
-                GuardedHttp,
-            )
+            pool, kind = urllib3.HTTPConnectionPool(host, port, waits, size), GuardedHttp
         else:
-            pool = urllib3.HTTPSConnectionPool(
-                address.host, address.port, waits, size, ssl_context=self._context
-            )
+            pool = urllib3.HTTPSConnectionPool(host, port, waits, size, ssl_context=self._context)
             kind = GuardedHttps
         pool.ConnectionCls = partial(kind, guard)  # type: ignore[assignment]
         return pool
