@@ -1,4 +1,4 @@
-"""Exported programs that are damaged in one way each: named errors, nothing run, nothing guessed."""
+"""Exported programs that are damaged in one way each: named errors, and nothing is run."""
 
 import io
 import json
