@@ -84,6 +84,8 @@ LONG = torch.zeros(40)
         (FIRST, optimizer(**{FLATS: [LONG] * 99}), "partitions are longer than the file"),
         (FIRST, optimizer(zero_stage=1, **{FLATS: [LONG]}), "different kinds of partitions"),
         (SECOND, optimizer(zero_stage=1), "different kinds of partitions"),
+        (SECOND, optimizer(**{FLATS: [LONG.long()] * 2}), "parts of 'a' are not of one kind"),
+        (SECOND, optimizer(**{FLATS: [LONG.double()] * 2}), "parts of 'a' are not of one kind"),
         (FIRST, optimizer(partition_count=[4, 4]), "of 2 processes, of 4"),
         (FIRST, optimizer(partition_count="two"), "of 2 processes, of 0"),
         (FIRST, optimizer(param_alignment_paddings=[[0, 0, 0]]), "paddings do not fit"),

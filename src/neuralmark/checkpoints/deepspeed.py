@@ -286,6 +286,8 @@ class _ZeroWeights:
                 self._put(name, shape, list(_Flat(tuple(held)).cut(0, product(shape), 0)))
 
     def _put(self, name: str, shape: Shape, parts: list[JoinedPart]) -> None:
+        if len({part.source.stored.info.dtype for part in parts}) > 1:
+            raise MalformedError(f"{self._folder}: the parts of {name[:80]!r} are not of one kind")
         first = parts[0].source.stored if parts else self._ranks[0].groups[0]
         skip = parts[0].skip * ITEMSIZE[first.info.dtype] if parts else 0
         at = (first.file, first.offset + skip)
