@@ -116,7 +116,7 @@ def test_partitions_that_are_missing_say_what_to_save(
     folder: Path, changes: dict[str, Any]
 ) -> None:
     change(folder, FIRST, optimizer(**changes))
-    with pytest.raises(CheckpointError, match="no float32 partitions.*save_16bit_model"):
+    with pytest.raises(CheckpointError, match=r"no float32 partitions.*save_16bit_model"):
         open_checkpoint(folder)
 
 
