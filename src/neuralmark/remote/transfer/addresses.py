@@ -109,12 +109,12 @@ def split(url: str) -> Address:
     return Address(scheme, host, port, parts.path + rest, parts.query)
 
 
-def led_to(address: Address, target: str) -> Address:
+def led_to(address: Address, link: str) -> Address:
     """What a server names as the place to go on, seen from the address that named it."""
     try:
-        following = urljoin(address.url, target)
+        following = urljoin(address.url, link)
     except ValueError:
-        raise AddressError(f"{redacted(target[:LONGEST])}: is not a URL") from None
+        raise AddressError(f"{redacted(link[:LONGEST])}: is not a URL") from None
     return split(following)
 
 
