@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,16 @@ import pytest
 
 from neuralmark import RemoteOptions, at_url
 from neuralmark.checkpoints import place_of
-from neuralmark.errors import AddressError, MissingExtraError, ParameterError, UsageError
+from neuralmark.errors import (
+    AddressError,
+    MissingExtraError,
+    ParameterError,
+    RemoteError,
+    UsageError,
+)
 from neuralmark.remote.transfer import connecting
 from neuralmark.remote.transfer.addresses import is_public, is_url, redacted
-from tests.support.ranges import RangeServer
+from tests.support.ranges import RangeServer, range_server, redirect
 from tests.support.serving import Quiet
 
 PRIVATE = (
@@ -117,6 +124,70 @@ def test_private_addresses_are_not_asked(web: RangeServer) -> None:
     assert not web.asked
 
 
+@pytest.mark.parametrize(
+    "literal", ["::1", "::", "2001:db8::1", "fe80::1", "fe80::1%25lo", "::ffff:127.0.0.1"]
+)
+def test_private_literals_without_a_port_are_not_asked(literal: str) -> None:
+    for port in ("", ":443"):
+        with pytest.raises(AddressError, match=r"private address.*allow_private=True"):
+            at_url(f"https://[{literal}]{port}/m.bin").size()
+
+
+@pytest.fixture
+def six(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RangeServer, list[Any]]]:
+    """A server at ::1 for all who ask for a usual port, and whom they meant to reach."""
+    with range_server("::1") as server:
+        usual, meant = socket.socket.connect, list[Any]()
+
+        def connect(self: socket.socket, address: Any) -> None:
+            if address[1] in (80, 443):
+                meant.append(address[:2])
+                address = ("::1", server.server_address[1], 0, 0)
+            usual(self, address)
+
+        monkeypatch.setattr(socket.socket, "connect", connect)
+        yield server, meant
+
+
+def test_a_literal_without_a_port_is_reached_and_named_in_brackets(
+    six: tuple[RangeServer, list[Any]], options: RemoteOptions
+) -> None:
+    server, meant = six
+    server.put("/m.bin", b"abc")
+    assert at_url("http://[::1]/m.bin", options).read_bytes() == b"abc"
+    assert meant == [("::1", 80)]
+    assert server.asked[0].headers["host"] == "[::1]"
+    port = server.server_address[1]
+    assert at_url(f"http://[::1]:{port}/m.bin", options).read_bytes() == b"abc"
+    assert server.asked[-1].headers["host"] == f"[::1]:{port}"
+    at_url("http://[fe80::1%25lo]/m.bin", options).size()
+    assert meant[-1] == ("fe80::1", 80)
+    assert server.asked[-1].headers["host"] == "[fe80::1]"  # a zone is this machine's business
+
+
+def test_a_redirect_to_a_literal_without_a_port_is_followed(
+    web: RangeServer, six: tuple[RangeServer, list[Any]], options: RemoteOptions
+) -> None:
+    server, _ = six
+    server.put("/m.bin", b"abc")
+    web.always["/link"] = redirect("http://[::1]/m.bin")
+    assert at_url(f"{web.url}/link", options).read_bytes() == b"abc"
+    assert server.asked[0].headers["host"] == "[::1]"
+
+
+def test_a_public_literal_without_a_port_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: list[Any] = []
+
+    def connect(self: socket.socket, address: Any) -> None:
+        reached.append(address[:2])
+        raise ConnectionRefusedError(111, "refused")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    with pytest.raises(RemoteError, match=r"2606:4700::1111 cannot be reached \(refused\)"):
+        at_url("https://[2606:4700::1111]/m.bin", RemoteOptions(retries=0)).size()
+    assert reached == [("2606:4700::1111", 443)]
+
+
 def resolving(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
     """Names resolve to these addresses, one after the other, at the test's port."""
     left = list(answers)
@@ -173,7 +244,7 @@ def test_redirects_are_checked_too(
         handler.end_headers()
 
     monkeypatch.setattr(Quiet, "do_GET", lead)
-    with pytest.raises(AddressError, match="private address"):
+    with pytest.raises(AddressError, match=rf"^{server[0]}/link: redirects to .*private address"):
         at_url(f"{server[0]}/link", RemoteOptions(cache=False)).size()
     assert not web.asked
 

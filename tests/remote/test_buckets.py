@@ -226,6 +226,13 @@ def test_private_endpoints_need_a_word(web: RangeServer, monkeypatch: pytest.Mon
         at_url("az://container/m.bin")
     assert "hunter2" not in str(caught.value)
     assert not web.asked
+    for odd in ("https://[::1", "https://[nonsense]/", "https://localhost:99999"):
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", odd)
+        with pytest.raises(RemoteError, match="there is no such host"):
+            at_url("az://container/m.bin")
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "https://[::1]")
+    with pytest.raises(AddressError, match="private address"):
+        at_url("az://container/m.bin")
 
 
 def test_the_account_is_asked_for() -> None:

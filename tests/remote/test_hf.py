@@ -199,15 +199,19 @@ def test_a_hub_that_talks_nonsense(
         at_url("hf://Acme/bert-1.0/model.bin", options).size()
 
 
+@pytest.mark.parametrize(
+    "target", ["{tree}", "https://elsewhere.example/x", "https://[::1", "//a@b"]
+)
 def test_a_listing_that_never_ends_or_leads_away_is_refused(
-    hub: HubRepository, web: RangeServer, options: RemoteOptions
+    hub: HubRepository, web: RangeServer, options: RemoteOptions, target: str
 ) -> None:
     tree = f"/api/models/Acme/bert-1.0/tree/{COMMIT}"
+    link = target.format(tree=web.url + tree)
 
     def around(handler: ranges.RangeHandler, _: bytes) -> bool:
-        handler.answer(200, b"[]", {"Link": f'<{web.url}{tree}>; rel="next"'})
+        handler.answer(200, b"[]", {"Link": f'<{link}>; rel="next"'})
         return True
 
     web.always[tree] = around
-    with pytest.raises(RemoteError, match="goes on in an odd place"):
+    with pytest.raises(RemoteError, match=r"^hf://Acme.*goes on in an odd place"):
         list(at_url("hf://Acme/bert-1.0", options).iterdir())

@@ -16,6 +16,7 @@ from neuralmark.errors import (
     NeuralMarkWarning,
     RemoteError,
 )
+from neuralmark.remote.transfer import retrying
 from neuralmark.storage.places import FarPlace
 from tests.support import ranges
 from tests.support.ranges import RangeServer
@@ -118,6 +119,28 @@ def test_a_server_that_stalls_is_given_up(
     with pytest.raises(RemoteError, match="stalled"):
         read(place, 100_000, 100_000)
     assert time.monotonic() - begun < 15
+
+
+def test_a_long_wait_is_told_of_once(
+    web: RangeServer, options: RemoteOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sits before a stalled server hears that it goes on, and for how long."""
+    monkeypatch.setattr(retrying, "LONG_WAIT", 0.5)
+    place = at_url(web.put("/m.bin", DATA), options)
+    web.always["/m.bin"] = ranges.silent
+    with pytest.warns(NeuralMarkWarning) as told, pytest.raises(RemoteError, match="3 times"):
+        place.size()
+    with pytest.raises(RemoteError, match="3 times"):
+        place.size()  # the same server: nothing new
+    message = "the server stalled: no answer came in time; trying up to 2 more times"
+    assert [str(each.message) for each in told] == [f"{web.url}/m.bin: {message}"]
+
+
+def test_what_fails_quickly_is_tried_again_without_a_word(
+    web: RangeServer, options: RemoteOptions
+) -> None:
+    web.faults["/m.bin"] = [ranges.status(503)] * 2
+    assert at_url(web.put("/m.bin", DATA), options).size() == len(DATA)  # a warning is an error
 
 
 def test_a_server_without_ranges_does_for_small_files_only(
@@ -279,8 +302,28 @@ def test_endless_redirects_end(web: RangeServer, options: RemoteOptions) -> None
     with pytest.raises(RemoteError, match="to nowhere"):
         at_url(f"{web.url}/nowhere", options).size()
     web.always["/file"] = ranges.redirect("file:///etc/passwd")
-    with pytest.raises(AddressError, match="not a web server"):
+    with pytest.raises(AddressError) as caught:
         at_url(f"{web.url}/file", options).size()
+    told = "redirects to file:///etc/passwd: is not on a web server"
+    assert str(caught.value) == f"{web.url}/file: {told}"
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("https://[::1/x", r"redirects to https://\[::1/x: is not a URL"),
+        ("https://host:99999/x", r"redirects to https://host:99999/x: is not a URL"),
+        ("https://me:hunter2@host/x", r"redirects to https://host/x: has a user or a password"),
+        ("http://1.1.1.1/x", r"redirects to http://1\.1\.1\.1/x: .*http is not encrypted"),
+    ],
+)
+def test_a_redirect_that_is_refused_is_told_with_both_addresses(
+    web: RangeServer, options: RemoteOptions, target: str, told: str
+) -> None:
+    web.always["/link"] = ranges.redirect(target)
+    with pytest.raises(AddressError, match=rf"^{web.url}/link: {told}") as caught:
+        at_url(f"{web.url}/link", options).size()
+    assert "hunter2" not in str(caught.value)
 
 
 def test_dead_links(options: RemoteOptions) -> None:
@@ -328,7 +371,7 @@ def test_https_is_checked_against_certificates(
     (folder / "s.json").write_bytes(b"{}")  # this server knows no ranges: small files only
     assert at_url(f"{address}/s.json", options).read_bytes() == b"{}"
     monkeypatch.delenv("SSL_CERT_FILE")
-    with pytest.raises(RemoteError, match=r"certificate of 127\.0\.0\.1 is not to be trusted"):
+    with pytest.raises(RemoteError, match=r"of 127\.0\.0\.1 is not to be trusted.*SSL_CERT_FILE"):
         at_url(f"{address}/s.json", options).size()
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ class RangeServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, host: str = "127.0.0.1") -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, 0), RangeHandler)
         self.files: dict[str, Served] = {}
         self.faults: dict[str, list[Fault]] = {}

@@ -144,10 +144,6 @@ class _Flat:
 
     tensors: tuple[StoredTensor, ...]
 
-    @property
-    def size(self) -> int:
-        return sum(each.info.size for each in self.tensors)
-
     def cut(self, start: int, stop: int, at: int) -> Iterator[JoinedPart]:
         """The elements start … stop-1, as parts of a vector in which they begin at `at`."""
         ends = accumulate(each.info.size for each in self.tensors)
@@ -283,13 +279,22 @@ class _ZeroWeights:
                 if not isinstance(fragments, dict) or name not in fragments:
                     raise MalformedError(f"{states.file}: misses the parameter {name[:80]!r}")
                 held.append(states.stored(name, fragments[name]))
-            self._put(name, shape, list(_Flat(tuple(held)).cut(0, product(shape), 0)))
+            odd = next((stored for stored in held if stored.info.obstacle), None)
+            if odd is not None:
+                self._add(name, _fixed(odd))
+            else:
+                self._put(name, shape, list(_Flat(tuple(held)).cut(0, product(shape), 0)))
 
     def _put(self, name: str, shape: Shape, parts: list[JoinedPart]) -> None:
-        if name in self._found:
-            raise MalformedError(f"{self._folder}: two parameters are named {name[:80]!r}")
+        if len({part.source.stored.info.dtype for part in parts}) > 1:
+            raise MalformedError(f"{self._folder}: the parts of {name[:80]!r} are not of one kind")
         first = parts[0].source.stored if parts else self._ranks[0].groups[0]
         skip = parts[0].skip * ITEMSIZE[first.info.dtype] if parts else 0
         at = (first.file, first.offset + skip)
         flat = joined(name, (product(shape),), parts, dtype=first.info.dtype, at=at, why=FIXED)
-        self._found[name] = replace(flat, info=replace(flat.info, shape=shape))
+        self._add(name, replace(flat, info=replace(flat.info, shape=shape)))
+
+    def _add(self, name: str, stored: StoredTensor) -> None:
+        if name in self._found:
+            raise MalformedError(f"{self._folder}: two parameters are named {name[:80]!r}")
+        self._found[name] = stored

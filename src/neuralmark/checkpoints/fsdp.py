@@ -190,16 +190,17 @@ def _tensor(path: Place, name: str, ranks: list[_Rank]) -> StoredTensor:
     shape, dtype = _described(first.outer)
     if shape is None or not isinstance(dtype, Global):
         raise first.bad("has no shape or no dtype")
+    kind = DTYPES.get(dtype.name, dtype.name)
     held = [(piece, piece.rank.archive.stored(name, piece.inner)) for piece in pieces]
     for piece, stored in held:
-        if piece.outer is None or len(piece.mesh) != len(first.mesh) or stored.info.obstacle:
+        other = stored.info.obstacle or stored.info.dtype != kind
+        if other or piece.outer is None or len(piece.mesh) != len(first.mesh):
             raise piece.bad("is saved in another way than by other processes")
     counts = [max(piece.mesh[i][0] for piece in pieces) + 1 for i in range(len(first.mesh))]
     parts: dict[Shape, JoinedPart] = {}
     for piece, stored in held:
         offsets = piece.placed(shape, counts, stored.info.shape)
         parts.setdefault(offsets, JoinedPart(offsets, stored.info.shape, Source.of(stored)))
-    kind = DTYPES.get(dtype.name, dtype.name)
     if product(shape) * ITEMSIZE.get(kind, 1) > sum(rank.size for rank in ranks):
         raise first.bad("is larger than the files")
     at = (held[0][1].file, held[0][1].offset)

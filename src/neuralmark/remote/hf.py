@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote, unquote, urljoin
+from urllib.parse import quote, unquote
 
 from neuralmark.core.encoding import strict_json
 from neuralmark.errors import AccessError, AddressError, NeuralMarkError, RemoteError
@@ -129,7 +129,10 @@ class Hub(RemoteService):
         found = _NEXT.search(answer.headers.get("Link", ""))
         if found is None:
             return None
-        following = addresses.split(urljoin(at.url, found[1]))
+        try:
+            following = addresses.led_to(at, found[1])
+        except AddressError:
+            following = at
         if following.origin != at.origin or following == at:
             raise RemoteError(f"{self.label('')}: its listing goes on in an odd place")
         return following

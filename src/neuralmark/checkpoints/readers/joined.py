@@ -159,16 +159,12 @@ def _apart(boxes: list[tuple[Shape, Shape]], axis: int) -> bool:
     ordered = sorted(boxes, key=lambda box: box[0][axis])
     if all(one[0][axis] + one[1][axis] <= two[0][axis] for one, two in pairwise(ordered)):
         return True
-    spans = {(o[axis], s[axis]) for o, s in ordered}
-    if len(spans) == 1:
-        return _apart(ordered, axis + 1)
-    slabs = sorted(spans)
-    if any(a + n > b for (a, n), (b, _) in pairwise(slabs)):
+    slabs: dict[tuple[int, int], list[tuple[Shape, Shape]]] = {}
+    for box in ordered:
+        slabs.setdefault((box[0][axis], box[1][axis]), []).append(box)
+    if any(a + n > b for (a, n), (b, _) in pairwise(sorted(slabs))):
         return _apart_slowly(ordered)
-    return all(
-        _apart([box for box in ordered if (box[0][axis], box[1][axis]) == slab], axis + 1)
-        for slab in slabs
-    )
+    return all(_apart(each, axis + 1) for each in slabs.values())
 
 
 def _apart_slowly(boxes: list[tuple[Shape, Shape]]) -> bool:

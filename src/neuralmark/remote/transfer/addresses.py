@@ -7,7 +7,7 @@ whatever of it is a secret must not reach a verdict, a message or a log.
 import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urljoin, urlsplit
 
 from neuralmark.errors import AddressError
 
@@ -107,6 +107,15 @@ def split(url: str) -> Address:
     # only on the web does a # lead to a place inside a document
     rest = f"#{parts.fragment}" if parts.fragment and scheme not in ("http", "https") else ""
     return Address(scheme, host, port, parts.path + rest, parts.query)
+
+
+def led_to(address: Address, link: str) -> Address:
+    """What a server names as the place to go on, seen from the address that named it."""
+    try:
+        following = urljoin(address.url, link)
+    except ValueError:
+        raise AddressError(f"{redacted(link[:LONGEST])}: is not a URL") from None
+    return split(following)
 
 
 def redacted(text: str) -> str:

@@ -225,9 +225,9 @@ class Bucket(RemoteService):
         given = self.endpoint()
         if given is None or self.options.allow_private:
             return
-        parts = urlsplit(given)
         shown = f"{self.label('')} at {redacted(given)}"
         try:
+            parts = urlsplit(given)
             found = socket.getaddrinfo(parts.hostname or "", parts.port or 443)
         except (OSError, UnicodeError, ValueError):
             raise RemoteError(f"{shown}: there is no such host") from None

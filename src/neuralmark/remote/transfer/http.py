@@ -5,19 +5,25 @@ import logging
 import ssl
 import threading
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import urljoin
 
 import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 from urllib3.response import BaseHTTPResponse
 
-from neuralmark.errors import AccessError, AddressError, NeuralMarkError, RemoteError
+from neuralmark.errors import (
+    AccessError,
+    AddressError,
+    NeuralMarkError,
+    NeuralMarkWarning,
+    RemoteError,
+)
 from neuralmark.remote.contract import RemoteOptions
-from neuralmark.remote.transfer.addresses import Address, printable, redacted, split, unencrypted
+from neuralmark.remote.transfer.addresses import Address, led_to, printable, redacted, unencrypted
 from neuralmark.remote.transfer.connecting import Guard, GuardedHttp, GuardedHttps
 from neuralmark.remote.transfer.metering import count
 from neuralmark.remote.transfer.retrying import PassingTrouble, Tries
@@ -107,6 +113,7 @@ class HttpClient:
         self._pools: OrderedDict[tuple[Any, ...], urllib3.HTTPConnectionPool] = OrderedDict()
         self._lock = threading.Lock()
         self._context = ssl.create_default_context()
+        self._has_told = False
 
     def open(
         self, address: Address, headers: Mapping[str, str], home: Address | None = None
@@ -120,14 +127,20 @@ class HttpClient:
         secrets = self._authorise(home) if self._authorise else {}
         for _ in range(MOST_REDIRECTS + 1):
             same = address.origin == home.origin
-            answer = self._ask(address, {**headers, **(secrets if same else {})})
+            try:
+                answer = self._ask(address, {**headers, **(secrets if same else {})})
+            except NeuralMarkError as error:
+                raise (error if address == home else _redirected(shown, error)) from None
             if answer.status not in _MOVED:
                 return answer
             with answer:
                 target = answer.headers.get("Location")
             if not target:
                 raise RemoteError(f"{shown}: the server redirects to nowhere")
-            following = split(urljoin(address.url, target))
+            try:
+                following = led_to(address, target)
+            except AddressError as error:
+                raise _redirected(shown, error) from None
             if address.scheme == "https" and following.scheme == "http":
                 raise AddressError(
                     f"{shown}: redirects from https to http ({following.host}), which is not"
@@ -138,7 +151,7 @@ class HttpClient:
 
     def document(self, address: Address, most: int) -> tuple[bytes, Answer]:
         """A small answer, whole; statuses that are no answer are raised by whoever asked."""
-        tries = Tries(address.shown, self.options.retries)
+        tries = self.tries(address.shown)
         while True:
             try:
                 with self.open(address, {"Accept-Encoding": "identity"}) as answer:
@@ -149,6 +162,16 @@ class HttpClient:
                 return data, answer
             except PassingTrouble as trouble:
                 tries.again(trouble)
+
+    def tries(self, shown: str) -> Tries:
+        """The attempts at one thing; that the first ones take long is told once by a client."""
+        return Tries(shown, self.options.retries, self._tell)
+
+    def _tell(self, message: str) -> None:
+        with self._lock:
+            told, self._has_told = self._has_told, True
+        if not told:
+            warnings.warn(message, NeuralMarkWarning, stacklevel=2)
 
     def _ask(self, address: Address, headers: Mapping[str, str]) -> Answer:
         told = {"User-Agent": f"neuralmark/{__version__}", **headers}
@@ -171,7 +194,8 @@ class HttpClient:
         except (HTTPError, OSError, ValueError) as error:
             if isinstance(error, SSLError) and "CERTIFICATE" in str(error).upper():
                 raise RemoteError(
-                    f"{address.shown}: the certificate of {address.host} is not to be trusted"
+                    f"{address.shown}: the certificate of {address.host} is not to be trusted;"
+                    " if it is your own, name the file that holds it (PEM) in SSL_CERT_FILE"
                 ) from None
             raise _trouble(error) from None
         return Answer(response, address, self.options.timeout)
@@ -179,7 +203,7 @@ class HttpClient:
     def _pool(self, address: Address) -> urllib3.HTTPConnectionPool:
         plain = address.scheme == "http"
         if address.scheme not in ("http", "https") or not address.host:
-            raise AddressError(f"{address.shown}: leads to what is not a web server")
+            raise AddressError(f"{address.shown}: is not on a web server")
         if plain and not self.options.allow_private:
             raise unencrypted(address.shown)
         with self._lock:
@@ -196,17 +220,14 @@ class HttpClient:
         guard = Guard(options.allow_private, options.timeout, plain)
         waits = urllib3.Timeout(connect=options.timeout, read=options.timeout)
         size = options.connections + 4  # one for whoever reads what nobody announced
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        port = address.origin[2]  # without one, http.client cuts an IPv6 address at a colon
         pool: urllib3.HTTPConnectionPool
         kind: Any
         if plain:
-            pool, kind = (
-                urllib3.HTTPConnectionPool(address.host, address.port, waits, size),
-                GuardedHttp,
-            )
+            pool, kind = urllib3.HTTPConnectionPool(host, port, waits, size), GuardedHttp
         else:
-            pool = urllib3.HTTPSConnectionPool(
-                address.host, address.port, waits, size, ssl_context=self._context
-            )
+            pool = urllib3.HTTPSConnectionPool(host, port, waits, size, ssl_context=self._context)
             kind = GuardedHttps
         pool.ConnectionCls = partial(kind, guard)  # type: ignore[assignment]
         return pool
@@ -231,6 +252,11 @@ def refused(shown: str, answer: Answer, where: str) -> RemoteError:
     return RemoteError(
         f"{shown}: the server answered {answer.status}" + (f" ({reason})" if reason else "")
     )
+
+
+def _redirected(shown: str, error: NeuralMarkError) -> NeuralMarkError:
+    """The error of a place that redirects led to, with the URL that was given."""
+    return type(error)(f"{shown}: redirects to {error}")
 
 
 def _with_place(address: Address, error: Exception) -> str:

@@ -9,7 +9,7 @@ from neuralmark.errors import ChangedError, NeuralMarkError, RemoteError
 from neuralmark.remote.contract import FileFacts, FirstLook
 from neuralmark.remote.transfer.addresses import Address
 from neuralmark.remote.transfer.http import Answer, HttpClient, passing
-from neuralmark.remote.transfer.retrying import PassingTrouble, Tries
+from neuralmark.remote.transfer.retrying import PassingTrouble
 
 FIRST_LOOK = 64 << 10
 """Bytes that are asked for with the first request: most headers fit."""
@@ -34,7 +34,7 @@ class RangedFile:
 
     def look(self, first: int = FIRST_LOOK) -> FirstLook | None:
         """Its size and version, and so many of its first bytes; None where there is none."""
-        tries = Tries(self._shown, self._client.options.retries)
+        tries = self._client.tries(self._shown)
         while True:
             try:
                 return self._first(first)
@@ -44,7 +44,7 @@ class RangedFile:
     def fetch(self, facts: FileFacts, start: int, stop: int) -> bytearray:
         """A range of the version that was seen; a cut-off transfer goes on where it was cut."""
         room, got = bytearray(stop - start), 0
-        tries = Tries(self._shown, self._client.options.retries)
+        tries = self._client.tries(self._shown)
         while got < len(room):
             before = got
             try:

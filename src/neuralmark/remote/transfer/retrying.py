@@ -2,11 +2,14 @@
 
 import random
 import time
+from collections.abc import Callable
 
 from neuralmark.errors import RemoteError
 
 FIRST_PAUSE = 0.25
 LONGEST_PAUSE = 30.0
+LONG_WAIT = 3.0
+"""Seconds; whoever waited so long for nothing is told that it goes on."""
 ENOUGH = 64 << 10
 """Bytes after which an interrupted transfer counts as going on, and may be interrupted again."""
 
@@ -23,10 +26,10 @@ class PassingTrouble(Exception):
 class Tries:
     """The attempts at one range; each waits twice as long as the one before it."""
 
-    def __init__(self, shown: str, retries: int) -> None:
-        """`shown`: the URL as it may be printed."""
-        self._shown, self._retries = shown, retries
-        self._made = 0
+    def __init__(self, shown: str, retries: int, tell: Callable[[str], None]) -> None:
+        """`shown`: the URL as it may be printed; `tell`: tells the user of a long wait."""
+        self._shown, self._retries, self._tell = shown, retries, tell
+        self._made, self._begun = 0, time.monotonic()
 
     def again(self, trouble: PassingTrouble, gained: int = 0) -> None:
         """Wait before the next attempt; raises where there have been enough without a gain."""
@@ -36,5 +39,11 @@ class Tries:
             times = "once" if not self._retries else f"{self._retries + 1} times"
             raise RemoteError(f"{self._shown}: {trouble} (tried {times})") from None
         pause = FIRST_PAUSE * 2**self._made * random.uniform(0.75, 1.25)  # noqa: S311
+        pause = min(max(pause, trouble.after), LONGEST_PAUSE)
+        if time.monotonic() - self._begun + pause >= LONG_WAIT:
+            left = self._retries - self._made
+            more = "once more" if left == 1 else f"up to {left} more times"
+            self._tell(f"{self._shown}: {trouble}; trying {more}")
         self._made += 1
-        time.sleep(min(max(pause, trouble.after), LONGEST_PAUSE))
+        time.sleep(pause)
+        self._begun = time.monotonic()
