@@ -36,7 +36,7 @@ mutants: $(INSTALLED)
 
 # Lines and branches of the packages that a verdict rests on which no test reaches (docs/design.md).
 MEASURED := $(addprefix tests/,core keys records anchors marking checkpoints disputes storage cli \
-	hostile conformance golden reports test_api.py)
+	hostile conformance distributed remote golden reports test_api.py)
 coverage: $(INSTALLED)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q --cov --cov-report=term \
 		$(MEASURED) src
