@@ -218,7 +218,7 @@ def examine_anchored(
         BitsRead(POSITION, None if placed is None else placed.matched, why),
         BitsRead(ALIGNED, aligned.matched),
     )
-    if placed is not None and placed.matched >= aligned.matched:
+    if placed is not None and placed.matched > aligned.matched:
         looked = Looked.at(suspect, [placed.attempt], trials=trials)
         verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
     else:
