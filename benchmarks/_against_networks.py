@@ -5,6 +5,7 @@ import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,13 @@ from torch.nn import functional
 from benchmarks import resnets
 from benchmarks._against import Anchored, Array, Reading
 from benchmarks._common import Report
-from neuralmark import zoo
+from neuralmark import Parameters, zoo
 from neuralmark.attacks import Data
 from neuralmark.attacks.contract import Attack, Scene
 from neuralmark.attacks.finetune import Finetune
 from neuralmark.attacks.nullspace import Nullspace
+from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
+from neuralmark.marking.placement import auto, catalogue, placement_of
 
 THRESHOLDS = (1e-3, 1e-2, 0.1)
 AMOUNTS = (0.25, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1000.0)
@@ -38,6 +41,12 @@ class Trained:
     other: Data = field(repr=False)
     names: tuple[str, ...]
     tunings: tuple[Attack, ...] = ()
+    quality: Callable[[nn.Module], float] | None = None
+    """In percent; None: the share of test images whose class is right."""
+
+    def score(self, model: nn.Module) -> float:
+        """How well a model does, in percent."""
+        return accuracy(model, self.data) if self.quality is None else self.quality(model)
 
 
 class Transformer(nn.Module):
@@ -104,27 +113,27 @@ def digits(model: nn.Module, names: tuple[str, ...], rate: float) -> Trained:
     return Trained(model, parts[0], parts[1], names, tunings)
 
 
-def digits_mlp(_: Path) -> Trained:
+def digits_mlp(_: Path, __: Path) -> Trained:
     torch.manual_seed(0)
     return digits(zoo.architecture("digits-mlp").build(classes=10), ("hidden2.weight",), 1e-3)
 
 
-def digits_mlp_wide(_: Path) -> Trained:
+def digits_mlp_wide(_: Path, __: Path) -> Trained:
     """With the tensors that `embed` chooses by itself."""
     torch.manual_seed(0)
     names = ("hidden1.weight", "hidden2.weight")
     return digits(zoo.architecture("digits-mlp").build(classes=10), names, 1e-3)
 
 
-def digits_transformer(_: Path) -> Trained:
+def digits_transformer(_: Path, __: Path) -> Trained:
     torch.manual_seed(0)
     model = Transformer()
     names = tuple(n for n, p in model.named_parameters() if p.ndim == 2 and "blocks" in n)
     return digits(model, names, 1e-3)
 
 
-def published(blocks: int, tunings: tuple[Attack, ...] = ()) -> Callable[[Path], Trained]:
-    def make(folder: Path) -> Trained:
+def published(blocks: int, tunings: tuple[Attack, ...] = ()) -> Callable[[Path, Path], Trained]:
+    def make(folder: Path, _: Path) -> Trained:
         pattern = f"*resnet{6 * blocks + 2}*.th"
         path = next((folder / "weights").glob(pattern))
         saved = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
@@ -141,10 +150,32 @@ def published(blocks: int, tunings: tuple[Attack, ...] = ()) -> Callable[[Path],
     return make
 
 
-def small_cnn(folder: Path, *names: str) -> Trained:
+def family(name: str) -> Callable[[Path, Path], Trained]:
+    """Trained by benchmarks._trained, with the tensors that `embed` chooses by itself."""
+
+    def make(folder: Path, work: Path) -> Trained:
+        from benchmarks import _trained
+
+        model = _trained.loaded(name, _trained.trained(name, folder, work))
+        table = {n: p.detach().numpy() for n, p in model.named_parameters()}
+        known = catalogue(MemoryCheckpoint(table))
+        names = tuple(n for n, _ in placement_of(auto(known, Parameters()).tensors))
+        if _trained.FAMILIES[name].task == "images":
+            inputs = _trained.images(folder).inputs
+        else:
+            inputs = _trained.text(folder)
+        shown = inputs[:SHOWN]
+        data = Data(shown, torch.zeros(len(shown), dtype=torch.int64), shown[:0], torch.zeros(0))
+        quality = partial(_trained.quality, name=name, data=folder)
+        return Trained(model, data, data, names, quality=quality)
+
+    return make
+
+
+def small_cnn(folder: Path, work: Path, *names: str) -> Trained:
     from benchmarks import _networks
 
-    made = _networks.network(folder, _networks.CLEAN, Path("/tmp/nmnetworks"))
+    made = _networks.network(folder, _networks.CLEAN, work)
     data = _networks.examples(folder)
     whole = zoo.data("cifar100", folder, limit=TUNED, test_limit=TESTED)
     every = torch.arange(TUNED)
@@ -157,29 +188,54 @@ def small_cnn(folder: Path, *names: str) -> Trained:
     return Trained(made.model, data, other, names or (_networks.NAME,), tunings)
 
 
-def small_cnn_wide(folder: Path) -> Trained:
+def small_cnn_wide(folder: Path, work: Path) -> Trained:
     """With the tensors that `embed` chooses by itself."""
-    return small_cnn(folder, "conv2.weight", "conv3.weight", "conv4.weight")
+    return small_cnn(folder, work, "conv2.weight", "conv3.weight", "conv4.weight")
 
 
-NETWORKS: dict[str, Callable[[Path], Trained]] = {
-    "digits-mlp": digits_mlp,
-    "digits-mlp-wide": digits_mlp_wide,
-    "digits-transformer": digits_transformer,
-    "resnet20": published(
-        3, (Finetune(0.02, 2, scope="lora", rank=8), Finetune(0.01, 3), Finetune(0.1, 6))
-    ),
-    "resnet56": published(9),
-    "cnn": small_cnn,
-    "cnn-wide": small_cnn_wide,
+@dataclass(frozen=True)
+class Network:
+    """How a network is made, and how docs/anchors.md says that one like it should be marked."""
+
+    make: Callable[[Path, Path], Trained]
+    strength: float = 1.0
+    bits: int = 4
+    """Of the anchor."""
+
+
+_PUBLISHED = (Finetune(0.02, 2, scope="lora", rank=8), Finetune(0.01, 3), Finetune(0.1, 6))
+NETWORKS = {
+    "digits-mlp": Network(digits_mlp, bits=8),
+    "digits-mlp-wide": Network(digits_mlp_wide, bits=8),
+    "digits-transformer": Network(digits_transformer),
+    "resnet20": Network(published(3, _PUBLISHED)),
+    "resnet56": Network(published(9)),
+    "cnn": Network(small_cnn, strength=4.0),
+    "cnn-wide": Network(small_cnn_wide),
+    **{name: Network(family(name)) for name in ("vgg", "gpt2", "llama", "vit")},
 }
 
 
-def measure(report: Report, folder: Path, names: Sequence[str], strength: float, bits: int) -> None:
+@dataclass(frozen=True)
+class Measuring:
+    """Which networks, from where, and how they are marked: None is as each of them should be."""
+
+    names: Sequence[str]
+    data: Path
+    work: Path
+    """Where trained networks are kept."""
+    strength: float | None = None
+    bits: int | None = None
+
+
+def measure(report: Report, asked: Measuring) -> None:
     """All attacks on these networks."""
     torch.set_num_threads(1)
-    for name in names:
-        trained = NETWORKS[name](folder)
+    for name in asked.names:
+        network = NETWORKS[name]
+        trained = network.make(asked.data, asked.work)
+        strength = network.strength if asked.strength is None else asked.strength
+        bits = network.bits if asked.bits is None else asked.bits
         own = dict(trained.model.named_parameters())
         weights = {n: own[n].detach().numpy().copy() for n in trained.names}
         anchored = Anchored.of(weights, 1, strength, bits)
@@ -195,7 +251,7 @@ def free_room(
     report: Report, name: str, trained: Trained, model: nn.Module, anchored: Anchored
 ) -> Iterator[list[str]]:
     """The null space at every strength that costs at most a point, and one beyond."""
-    before = accuracy(model, trained.data)
+    before = trained.score(model)
     least, plain = math.inf, math.inf
     for threshold in THRESHOLDS:
         for amount in AMOUNTS:
@@ -203,7 +259,7 @@ def free_room(
             made = attacked(attack, model, trained.data, trained.names)
             if made is None:
                 break
-            after = accuracy(with_weights(model, made), trained.data)
+            after = trained.score(with_weights(model, made))
             found = anchored.read({**anchored.marked, **made})
             yield row(f"nullspace {threshold:g}, {amount:g}", after, found, anchored, made)
             if after < before - POINT:

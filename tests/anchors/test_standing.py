@@ -1,5 +1,7 @@
 """What lies in place, though samples or large changes say otherwise; and strangers."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from neuralmark.anchors.building import AnchorRecipe, build
 from neuralmark.anchors.locating.suspect import TableWeights
 from neuralmark.anchors.originals import OriginalArrays
 from neuralmark.anchors.restoring import restore
-from neuralmark.anchors.standing import closeness, stands, trusted
+from neuralmark.anchors.standing import closeness, hollow, stands, trusted
 from neuralmark.records.alignment import Alignment
 from neuralmark.structures.structure import Array
 from tests.support.models import gaussian
@@ -20,9 +22,9 @@ def model(*shapes: tuple[int, ...]) -> Table:
     return {f"layers.{i}.weight": 0.02 * gaussian(*s, seed=i) for i, s in enumerate(shapes)}
 
 
-def anchor_of(table: Table) -> Anchor:
+def anchor_of(table: Table, bits: int = 4) -> Anchor:
     placement = tuple((name, value.shape) for name, value in table.items())
-    return build(OriginalArrays(table), AnchorRecipe(placement))
+    return build(OriginalArrays(table), AnchorRecipe(placement, bits=bits))
 
 
 def restored(suspect: Table, anchor: Anchor) -> tuple[Table, Alignment]:
@@ -183,3 +185,51 @@ def test_a_few_rows_that_stay_by_chance_are_not_all(seed: int) -> None:
     value = gaussian(48, 40)
     turned = value[np.random.default_rng(seed).permutation(48)]
     assert not trusted(turned, value).firm
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_fine_anchor_is_seen_behind_changes_in_nearly_all_directions(seed: int) -> None:
+    """What is left is so little that the anchor may be like it by chance; strangers are unlike."""
+    rng = np.random.default_rng(seed)
+    value = rng.uniform(-1, 1, (512, 512)).astype(np.float32)
+    anchor = anchor_of({"a": value}, bits=8)["a"]
+    basis, _ = np.linalg.qr(rng.standard_normal((512, 480)))
+    change = (16 * rng.standard_normal((512, 480)) @ basis.T).astype(np.float32)
+    marked = value + 0.02 * rng.standard_normal(value.shape).astype(np.float32)
+    assert trusted(marked + change, anchor).noise < 1
+    assert trusted(rng.permutation(marked) + change, anchor).noise == math.inf
+    assert trusted(change, anchor).noise == math.inf
+
+
+def patterns(*shape: int) -> list[Array]:
+    """Tensors that hold one pattern: constants, columns times rows, one kernel everywhere."""
+    rng, rest = np.random.default_rng(8), math.prod(shape[1:])
+    pair = rng.standard_normal((shape[0], 1)) @ rng.standard_normal((1, rest))
+    width = rest // shape[1] * shape[0]
+    other = rng.standard_normal((shape[1], 1)) @ rng.standard_normal((1, width))
+    inputs = other.reshape(shape[1], shape[0], *shape[2:]).swapaxes(0, 1)
+    kernel = np.broadcast_to(rng.standard_normal(shape[2:]), shape)
+    made = [np.ones(shape), np.full(shape, 0.02), np.zeros(shape), pair.reshape(shape), inputs]
+    return [np.asarray(each, np.float32) for each in (*made, kernel)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_pattern_is_found_for_nothing(seed: int) -> None:
+    """Even where most inputs of a layer are dead, and its anchor there as constant as they are."""
+    value = 0.02 * gaussian(64, 32, 3, 3, seed=seed)
+    value[:, np.random.default_rng(seed).permutation(32)[:12]] *= 1e-6
+    anchor = anchor_of({"a": value})
+    for each in patterns(64, 32, 3, 3):
+        assert hollow(each, anchor["a"])
+        assert not trusted(each, anchor["a"]).firm
+        _, told = restored({"a": each}, anchor)
+        assert told.found == 0.0
+        assert told.likeness == 0.0
+        for times in value.std() * np.array([0.1, 10, 1000], np.float32):
+            assert not hollow(value + times * each, anchor["a"])
+
+
+def test_an_anchor_of_one_pattern_is_found() -> None:
+    row = gaussian(1, 40)
+    assert not hollow(row, row)
+    assert not hollow(gaussian(40), gaussian(40, seed=1))

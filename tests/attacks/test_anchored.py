@@ -27,6 +27,7 @@ from neuralmark.core.imprint import LeastChange, goal_of
 from neuralmark.errors import NoMarkError
 from neuralmark.marking.reading import require_carriers
 from neuralmark.records import Claim
+from tests.support.claims import without_file
 from tests.support.models import QUICK
 
 torch = pytest.importorskip("torch")
@@ -156,7 +157,7 @@ def test_processes_find_the_anchor_beside_the_claim(tmp_path: Path) -> None:
         dict(load_file(out)),
         KEY,
         SuiteOptions(["shift"], jobs=1),
-        claim=Claim.load(f"{out}.claim.json"),
+        claim=without_file(Claim.load(f"{out}.claim.json")),
     )
     assert not bare.anchored  # a claim alone names the anchor, but holds none
     assert bare.before.verified

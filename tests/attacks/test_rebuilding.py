@@ -12,9 +12,11 @@ from neuralmark.attacks.contract import Array, Scene  # noqa: E402
 from neuralmark.attacks.engine.launch import launch  # noqa: E402
 from neuralmark.attacks.engine.options import LaunchOptions  # noqa: E402
 from neuralmark.attacks.engine.subject import subject_of  # noqa: E402
-from neuralmark.attacks.restructure import Manner, Restructure  # noqa: E402
+from neuralmark.attacks.restructure import Manner, Restructure, _nothing  # noqa: E402
 from neuralmark.attacks.tools import growing  # noqa: E402
 from neuralmark.attacks.tools.rebuilding import Rebuilding  # noqa: E402
+from neuralmark.structures.attention import UNKNOWN  # noqa: E402
+from neuralmark.structures.structure import Structure  # noqa: E402
 from tests.support import architectures as models  # noqa: E402
 
 
@@ -216,3 +218,10 @@ def test_everything_at_once_says_what_was_left_out() -> None:
     grown = launch(Restructure("all", 8), dict(old)).weights
     assert grown is not None
     assert grown["transformer.h.0.mlp.c_fc.weight"].shape == (64, 264)
+
+
+def test_unknown_heads_are_asked_for() -> None:
+    structure = Structure("GPT-2", (), (), notes=(UNKNOWN,))
+    assert "give heads=..." in _nothing("rotate", structure)
+    assert "use another way" not in _nothing("rotate", structure)
+    assert "use another way" in _nothing("flip", structure)

@@ -22,6 +22,7 @@ from neuralmark.marking.coverage import (
 )
 from neuralmark.marking.placement import catalogue_of
 from neuralmark.records import Gap
+from tests.support.claims import without_file
 from tests.support.commands import call
 from tests.support.models import QUICK, embed_unbound, plain_key, sharded_model
 
@@ -120,7 +121,7 @@ def test_with_a_claim_too(form: Callable[[str, torch.Tensor], State], tmp_path: 
     key = Key.new(QUICK)
     done = neuralmark.embed(tmp_path / "m.safetensors", key, tmp_path / "o.safetensors")
     folder = quantised(tmp_path / "q", form)
-    verdict = neuralmark.verify(folder, key, claim=done.claim)
+    verdict = neuralmark.verify(folder, key, claim=without_file(done.claim))
     assert verdict.status == "unreadable"
     assert (verdict.trials, verdict.coverage.looked_at) == (0, 0)
 
@@ -133,7 +134,8 @@ def test_a_claim_of_which_a_part_is_quantised(tmp_path: Path) -> None:
     for name in NAMES[:2]:
         state[f"{name}.weight"] = int8(state[f"{name}.weight"])[0]
     save_file(state, tmp_path / "q.safetensors")
-    verdict = neuralmark.verify(tmp_path / "q.safetensors", key, claim=done.claim)
+    claim = without_file(done.claim)
+    verdict = neuralmark.verify(tmp_path / "q.safetensors", key, claim=claim)
     assert verdict.status == "unreadable"
     assert "(25 %) could not be read: 2 tensors" in verdict.reason
     assert [gap.stored for gap in verdict.missing] == [True, True]

@@ -349,17 +349,18 @@ def test_claims_inside_a_folder_are_found(tmp_path: Path) -> None:
 def test_a_mark_in_one_named_tensor_needs_no_claim(tmp_path: Path) -> None:
     tensors = {f"l{i}.weight": gaussian(128, 160, seed=i) for i in range(2)}
     path, key = saved(tmp_path / "m.safetensors", **tensors), Key.new(Parameters(160, 320))
-    assert (
-        neuralmark.embed(path, key, options=neuralmark.EmbedOptions(tensors=["l0.weight"])).warnings
-        == ()
-    )
-    (told,) = neuralmark.embed(
-        path, key, options=neuralmark.EmbedOptions(tensors=list(tensors), anchor=False)
-    ).warnings
+
+    def warned(named: list[str] | None, strength: float | None, *, anchor: bool) -> tuple[str, ...]:
+        options = neuralmark.EmbedOptions(tensors=named, strength=strength, anchor=anchor)
+        return neuralmark.embed(path, key, options=options).warnings
+
+    (told,) = warned(list(tensors), None, anchor=False)
     assert "only with the claim" in told
-    for named in (["l0.weight"], None):
-        unbound = neuralmark.EmbedOptions(tensors=named, anchor=False)
-        assert neuralmark.embed(path, key, options=unbound).warnings == ()
+    assert warned(None, None, anchor=False) == ()
+    for anchor in (True, False):
+        (told,) = warned(["l0.weight"], None, anchor=anchor)
+        assert "one tensor alone has all of the mark" in told
+        assert warned(["l0.weight"], 4.0, anchor=anchor) == ()
 
 
 @pytest.mark.parametrize(("per_pool", "warned"), [(7, True), (8, False)])

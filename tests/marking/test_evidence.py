@@ -1,5 +1,6 @@
 """What is said of anchors that are missing, wanting, or of no use."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from safetensors.numpy import load_file, save_file
 import neuralmark
 from neuralmark import Claim, Key, VerifyOptions
 from neuralmark.errors import AnchorError, AnchorMismatchError
+from neuralmark.reports.verdict import verdict_page
+from tests.support.commands import call
 
 LOST = "neither given nor found beside the claim"
 
@@ -97,3 +100,116 @@ def test_quantised_integers_are_told(marked: Path, key: Path) -> None:
     assert verdict.status == "unreadable"
     assert "holds quantised integers (I8) scaled by 'layer1.weight_scale'" in verdict.reason
     assert "dequantise it first" in verdict.reason
+
+
+def rearranged(path: Path) -> Path:
+    """A copy elsewhere, whose tensors have other names."""
+    away = path.parent / "away" / "copy.safetensors"
+    away.parent.mkdir()
+    save_file({f"net.{i}": value for i, value in enumerate(load_file(path).values())}, away)
+    return away
+
+
+def test_a_claim_that_was_just_written_knows_its_anchor(
+    model: Path, key: Path, tmp_path: Path
+) -> None:
+    mine, out = Key.load(key), tmp_path / "fresh.safetensors"
+    result = neuralmark.embed(model, mine, out)
+    copy = rearranged(out)
+    assert neuralmark.verify(copy, mine, claim=result.claim).verified
+    assert neuralmark.verify(load_file(copy), mine, claim=result.claim).verified
+    changed = neuralmark.embed(model, mine, in_place=True)
+    assert neuralmark.verify(copy, mine, claim=changed.claim).verified
+
+
+def test_a_claim_that_was_loaded_knows_its_anchor(
+    marked: Path, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, copy = Key.load(key), rearranged(marked)
+    monkeypatch.chdir(marked.parent)
+    claim = Claim.load(claim_of(Path(marked.name)))
+    monkeypatch.chdir("/")
+    assert neuralmark.verify(load_file(copy), mine, claim=claim).verified
+    assert neuralmark.verify(copy, mine, claim=claim).verified
+    options = VerifyOptions(sandbox=neuralmark.SandboxLimits())
+    assert neuralmark.verify(copy, mine, claim=claim, options=options).verified
+
+
+def test_a_claim_without_a_file_has_no_anchor(marked: Path, key: Path) -> None:
+    mine, copy = Key.load(key), rearranged(marked)
+    claim = Claim.loads(claim_of(marked).read_text(), "a mail")
+    assert LOST in neuralmark.verify(copy, mine, claim=claim).reason
+
+
+def test_a_foreign_anchor_beside_a_claim_is_passed_over(marked: Path, key: Path) -> None:
+    mine, copy = Key.load(key), rearranged(marked)
+    claim = Claim.load(claim_of(marked))
+    neuralmark.embed(marked.with_name("model.safetensors"), Key.new(), marked, overwrite=True)
+    assert LOST in neuralmark.verify(copy, mine, claim=claim).reason
+
+
+def test_the_original_stands_for_the_anchor_of_the_claim_beside(marked: Path, key: Path) -> None:
+    path, mine = marked, Key.load(key)
+    Path(f"{path}.anchor").unlink()
+    turned = {name: value[::-1].copy() for name, value in load_file(path).items()}
+    save_file(turned, path)
+    options = VerifyOptions(anchor=path.with_name("model.safetensors"))
+    verdict = neuralmark.verify(path, mine, options=options)
+    assert verdict.verified
+    assert "it followed the claim beside the model" in verdict.reason
+    claim_of(path).unlink()
+    with pytest.raises(AnchorMismatchError, match="give claim="):
+        neuralmark.verify(path, mine, options=options)
+
+
+def test_a_mark_without_an_anchor_says_so(marked: Path, key: Path) -> None:
+    path, mine = marked, Key.load(key)
+    without_anchor(path, mine)
+    verdict = neuralmark.verify(path, mine)
+    assert (verdict.verified, verdict.unanchored, verdict.trials) == (True, True, 2)
+    assert "2 ways of looking (as stored, and with every row divided by its size)" in verdict.reason
+    assert "this mark is read by position only" in verdict_page(verdict)
+    told = call("verify", path, "--key", key)
+    assert re.search(r"anchor: +none: this mark is read by position only", told.out)
+    turned = {name: value[::-1].copy() for name, value in load_file(path).items()}
+    save_file(turned, path)
+    assert neuralmark.verify(path, mine).unanchored
+    claim_of(path).unlink()
+    assert not neuralmark.verify(path, mine).unanchored  # it may have one: nobody knows
+
+
+def test_a_mark_with_an_anchor_does_not(marked: Path, key: Path) -> None:
+    verdict = neuralmark.verify(marked, Key.load(key))
+    assert not verdict.unanchored
+    assert "read by position only" not in verdict_page(verdict)
+
+
+def test_marked_weights_that_are_no_numbers_cannot_be_read(marked: Path, key: Path) -> None:
+    tensors = {name: np.full_like(value, np.nan) for name, value in load_file(marked).items()}
+    save_file(tensors, marked)
+    found = call("verify", marked, "--key", key, "--json")
+    assert (found.code, found.json["status"]) == (3, "unreadable")
+    assert "2 with NaN or infinity" in found.json["reason"]
+    live = neuralmark.verify(tensors, Key.load(key), claim=claim_of(marked))
+    assert live.status == "unreadable"
+
+
+def test_a_stray_nan_does_not_make_a_stranger_unreadable(tmp_path: Path, key: Path) -> None:
+    mine, rng = Key.load(key), np.random.default_rng(3)
+    names = [f"layer{i}.weight" for i in range(30)]
+    model, out = tmp_path / "many.safetensors", tmp_path / "out.safetensors"
+    save_file({n: rng.standard_normal((128, 128), np.float32) for n in names}, model)
+    neuralmark.embed(model, mine, out)
+    stranger = {n: rng.standard_normal((128, 128), np.float32) for n in names}
+    stranger[names[0]][:] = np.nan
+    save_file(stranger, model)
+    verdict = neuralmark.verify(model, mine, claim=claim_of(out))
+    assert verdict.status == "not-verified"
+    assert verdict.coverage.unreadable == 0
+
+
+def test_tensors_and_what_was_done_to_them_are_told_apart(marked: Path, key: Path) -> None:
+    turned = {f"x.{n}": np.ascontiguousarray(v.T) for n, v in load_file(marked).items()}
+    save_file(turned, marked)
+    told = call("verify", marked, "--key", key)
+    assert "x.layer1.weight, transposed; x.layer2.weight, transposed" in told.out

@@ -21,6 +21,7 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.marking.verification import UNANCHORED, verify
+from tests.support.claims import without_file
 from tests.support.models import SMALL, gaussian, saved
 
 
@@ -35,7 +36,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Key, Claim]:
         source, key, folder / "m.safetensors", options=neuralmark.EmbedOptions(strength=2)
     )
     assert result.claim is not None
-    return folder / "m.safetensors", key, result.claim
+    return folder / "m.safetensors", key, without_file(result.claim)
 
 
 @pytest.fixture

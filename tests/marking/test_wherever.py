@@ -14,6 +14,7 @@ from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.restructure import Restructure
 from neuralmark.errors import AnchorError, AnchorMismatchError, ParameterError
 from neuralmark.reports.verdict import verdict_page
+from tests.support.claims import without_file
 from tests.support.models import QUICK
 
 SHAPES = {
@@ -99,7 +100,7 @@ def test_one_more_prefix_is_where_it_was(case: Case, tmp_path: Path, prefix: str
 
 
 def test_without_the_anchor_it_is_not_found(case: Case) -> None:
-    claim = Claim.load(case.claim)
+    claim = without_file(Claim.load(case.claim))
     verdict = neuralmark.verify(case.stolen, case.key, claim=claim)
     assert not verdict.verified
     assert verdict.readings == ()

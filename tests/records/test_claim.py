@@ -40,3 +40,16 @@ def test_a_digest_of_triggers_is_one(odd: Any) -> None:
     with pytest.raises(ValueError, match="the digest of the triggers is none"):
         triggers_from(odd)
     assert triggers_from(None) is None
+
+
+def test_where_it_lies_is_no_part_of_a_claim(marked: Path, tmp_path: Path) -> None:
+    path = Path(f"{marked}.claim.json")
+    claim = Claim.load(path)
+    loose = Claim.loads(path.read_text(), "a mail")
+    assert (claim.file, loose.file) == (path.absolute(), None)
+    assert (claim, claim.digest) == (loose, loose.digest)
+    assert claim.to_json() == loose.to_json() == path.read_text()
+    assert repr(claim) == repr(loose)
+    for each in (claim, loose):  # the first place is kept
+        each.save(tmp_path / "copy.claim.json", overwrite=True)
+    assert (claim.file, loose.file) == (path.absolute(), tmp_path / "copy.claim.json")

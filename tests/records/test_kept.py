@@ -29,6 +29,7 @@ from neuralmark.records import PublicVerdict, Record
 from neuralmark.reports.recorded import draw
 from neuralmark.reports.verdict import verdict_page
 from neuralmark.schemes import TriggerScheme, get, names, parameters
+from tests.support.claims import without_file
 from tests.support.models import QUICK, gaussian, gaussian_model
 
 WHOLE = VerifyOptions(full_digest=True)
@@ -56,9 +57,9 @@ def verdicts(marked: Path, key: Key, folder: Path) -> dict[str, Verdict]:
         "search": verify(marked, key),
         "claim": verify(marked, key, claim=claim, options=WHOLE).with_owner("Äcme & Söhne"),
         "names": verify(marked, key, tensors=["layer1.weight"]),
-        "transposed": verify(turned, key, claim=Claim.load(claim)),
+        "transposed": verify(turned, key, claim=without_file(Claim.load(claim))),
         "aligned": verify(turned, key, claim=claim),
-        "missing": verify(fewer, key, claim=Claim.load(claim)),
+        "missing": verify(fewer, key, claim=without_file(Claim.load(claim))),
         "unreadable": verify(packed, key),
         "raw": verify(marked, raw),
         "unprovable": verify(marked, short),

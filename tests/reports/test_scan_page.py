@@ -84,9 +84,8 @@ def test_it_says_what_was_put_in_order() -> None:
     assert "put back in order" not in said["all"]
 
 
-def test_five_tiles_fill_their_rows() -> None:
+def test_a_tile_for_each_outcome_and_what_came_since() -> None:
     tiles = scan_page(result(), ROWS).split('<dl class="tiles"')[1].split("</dl>")[0]
-    assert tiles.startswith(' style="display:flex;flex-wrap:wrap">')
-    assert tiles.count('<div style="flex:1 1 9.5rem">') == tiles.count("<div") == 5
+    assert tiles.count("<div>") == 5
     shown = scan_page(result(added=2), ROWS)
     assert "2 models were added after this scan was begun" in shown

@@ -33,6 +33,14 @@ def test_nobody() -> None:
     assert "nobody is named" in told.text
 
 
+def test_an_anchor_is_told_where_there_is_one() -> None:
+    told = "from which the keys are derived"
+    assert told not in read(trace_page(found())).text
+    shown = read(trace_page(replace(found(), anchor="ab" * 32))).text
+    assert told in shown
+    assert "ab" * 32 in shown
+
+
 def test_the_picture_has_a_bar_for_each_buyer() -> None:
     bars = [tag for tag, given in read(trace_page(found())).tags if given.get("height") == "12"]
     assert len(bars) == 3

@@ -89,6 +89,8 @@ def test_both_marks_are_there_afterwards(tmp_path: Path) -> None:
     with pytest.raises(AnchorMismatchError):
         anchor_from_original(out, done.claim)
     assert accuracy(model) > before - 0.02
+    renamed = {f"net.{i}": value for i, value in enumerate(model.state_dict().values())}
+    assert verify(renamed, key, claim=done.claim).verified  # by the anchor beside its file
 
 
 def test_sealing_ends_the_marking(tmp_path: Path) -> None:

@@ -21,8 +21,10 @@ from neuralmark.anchors.locating import Located, LocatedWeights, locate
 from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.locating.views import Stored, View
 from neuralmark.anchors.moves import Move, Moves, moved
+from neuralmark.anchors.recutting import recut
 from neuralmark.anchors.refinding import WEAK, refound
-from neuralmark.anchors.standing import FAINT, QUICK, Closeness, closeness, stands, trusted
+from neuralmark.anchors.spares import BEHIND, LeftOver
+from neuralmark.anchors.standing import FAINT, QUICK, Closeness, closeness, hollow, stands, trusted
 from neuralmark.core.names import canonical_name
 from neuralmark.records.alignment import Alignment, TensorFate
 from neuralmark.structures.structure import Array
@@ -92,6 +94,7 @@ class Restoration:
         self._aligned: dict[str, Aligned] = {}
         if needy:
             self._aligned = self._in_order(needy)
+        self._look_again(sought)
         self._done: list[_Told] = []
 
     def _in_place(self, name: str) -> bool:
@@ -138,6 +141,7 @@ class Restoration:
     def _in_order(self, needy: list[str]) -> dict[str, Aligned]:
         """How those that do not lie in place are put in order."""
         suspect, anchor, limit = self._suspect, self._anchor, self._options.limit
+        self._located |= recut(suspect, anchor, self._located, needy, limit)
         views = LocatedWeights(suspect, self._located)
         aligned = align(views, anchor, needy, limit, self._progress, views.traced())
         better = refound(suspect, anchor, self._located, aligned, limit)
@@ -151,6 +155,25 @@ class Restoration:
             if self._lies_behind(name, anchor[name], beyond):
                 del aligned[name]
         return aligned
+
+    def _look_again(self, sought: list[str]) -> None:
+        """For what is not very like the anchor, take what is left over where that is likelier."""
+        looked = LeftOver(self._suspect, self._anchor, self._located)
+        if not any(len(shape) > 1 for shape in looked.rest(set()).shapes.values()):
+            return
+        taken = {n: self._likeness(n) for n in sought if n in self._located if n not in self._close}
+        for name, found in looked.likest(taken, self._options.limit, self._progress).items():
+            self._located[name], self._aligned[name] = found
+            self._behind.discard(name)
+
+    def _likeness(self, name: str) -> float:
+        """Of what was taken for a tensor, in order; behind what was added it is not seen."""
+        if name in self._behind:
+            return BEHIND
+        if name in self._aligned:
+            return self._aligned[name].cosine
+        values, anchor = self._located[name].view.read(self._suspect), self._anchor[name]
+        return likeness(values, anchor) if values.shape == anchor.shape else 0.0
 
     def _noise(self, name: str, aligned: Aligned) -> float:
         """What noise is left in a tensor that was put in order."""
@@ -205,6 +228,8 @@ class Restoration:
         values = moved(values, moves)
         if not np.isfinite(values).all():
             return self._filled(entry, anchor, "it holds NaN or infinity")
+        if entry.name not in self._close and hollow(values, anchor):
+            return self._filled(entry, anchor, beyond or "it is nothing but one pattern")
         behind = entry.name in self._behind
         scaled: tuple[str, ...] = ()
         if entry.name not in self._close and not behind:

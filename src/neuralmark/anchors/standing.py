@@ -31,9 +31,17 @@ FIRM = 0.15
 LEANING = 0.25
 """How much of what is left may be the anchor's own, taken off: of a stranger half of it is, of
 zeros all."""
+SLIGHT = 1 / 32
+"""So much of the anchor may be in what is left because a factor is not exactly known."""
+BY_CHANCE = 4.0
+"""In deviations: so much of it may be there by chance."""
+HOLLOW = 1e-12
+"""With less of its energy beyond one pattern than this, a tensor is that pattern: float32 holds
+nothing else in it."""
 QUICK = 1 << 20
 """Tensors of more weights are put in order first, and looked at in place if that fails."""
 _BLOCK = 1 << 15
+_GLANCE = 64
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,37 @@ def stands(values: Array, anchor: Array) -> bool:
     return likeness(values, anchor).direct
 
 
+def hollow(values: Array, anchor: Array) -> bool:
+    """Whether it is nothing but one pattern, a constant or a column times a row, unlike the anchor.
+
+    Divided out and set aside, such a pattern leaves the anchor to be compared with itself.
+    """
+    return _one_pattern(values) and not _one_pattern(anchor)
+
+
+def _one_pattern(values: Array) -> bool:
+    """Whether it has rank one, as outputs, inputs or kernel positions against the rest."""
+    if values.ndim < 2:
+        return False
+    views = [values.reshape(len(values), -1)]
+    if values.ndim > 2:
+        views.append(values.swapaxes(0, 1).reshape(values.shape[1], -1))
+        views.append(values.reshape(values.shape[0] * values.shape[1], -1))
+    return any(_rank_one(view[:: -(-len(view) // _GLANCE)]) and _rank_one(view) for view in views)
+
+
+def _rank_one(matrix: Array) -> bool:
+    """Whether all of a matrix is told by the row and the column of its largest entry."""
+    row, column = np.unravel_index(int(np.abs(matrix).argmax()), matrix.shape)
+    peak = matrix[row, column]
+    if peak == 0:
+        return True
+    whole = matrix / peak
+    beyond = whole - whole[:, column, None] * whole[row]
+    energies = (np.einsum("ij,ij->", each, each, dtype=np.float64) for each in (beyond, whole))
+    return bool(next(energies) <= HOLLOW * next(energies))
+
+
 @dataclass(frozen=True)
 class Trusted:
     """What is left of a tensor when what was added to it is set aside."""
@@ -93,24 +132,24 @@ class Trusted:
 
 def trusted(values: Array, anchor: Array, found: Sequence[Mask] | None = None) -> Trusted:
     """Of a tensor in the anchor's order; `found`: which of its rows and columns are there."""
-    if anchor.ndim < 2 or not np.isfinite(values).all():
+    if anchor.ndim < 2 or not np.isfinite(values).all() or hollow(values, anchor):
         return Trusted(0.0, math.inf)
     whole = [np.ones(n, np.bool_) for n in anchor.shape[:2]]
     cleaned = clean(values, anchor, whole if found is None else found)
     trust, size = cleaned.trust, float(np.mean(np.square(anchor, dtype=np.float64)))
-    if not (trust.gain > 0 and size > 0) or _leaning(cleaned, anchor) > LEANING:
+    if not (trust.gain > 0 and size > 0) or _leans(cleaned, anchor, size):
         return Trusted(0.0, math.inf)
     return Trusted(trust.gain, trust.noise / trust.gain**2 / size)
 
 
-def _leaning(cleaned: Cleaned, anchor: Array) -> float:
-    """How much of what is left is the anchor itself, taken off.
+def _leans(cleaned: Cleaned, anchor: Array, size: float) -> bool:
+    """Whether what is left is to a good part the anchor itself, taken off.
 
-    The anchor's own rounding is in both of them, and is not counted.
+    `size` is the anchor's mean square. Its own rounding is in both of them, and is not counted.
     """
-    one, two = cleaned.kept.reshape(-1), anchor.reshape(-1)
+    one, two, gain = cleaned.kept.reshape(-1), anchor.reshape(-1), cleaned.trust.gain
     energy = float(np.einsum("i,i->", one, one, dtype=np.float64))
-    if not energy > 0:
-        return 0.0
     along = float(np.einsum("i,i->", one, two, dtype=np.float64))
-    return -(along + cleaned.trust.gain * cleaned.trust.rounding * one.size) / energy
+    taken = -(along + gain * cleaned.trust.rounding * one.size)
+    limits = LEANING * energy, SLIGHT * gain * size * one.size, BY_CHANCE * math.sqrt(energy * size)
+    return taken > max(limits)

@@ -15,6 +15,7 @@ from neuralmark.attacks.contract import Attack, Outcome, Scene, option
 from neuralmark.attacks.tools import rebuilding
 from neuralmark.attacks.tools.rebuilding import Rebuilding, Touched
 from neuralmark.errors import AttackError, ParameterError
+from neuralmark.structures.attention import UNKNOWN
 from neuralmark.structures.structure import Structure
 
 Manner = Literal[
@@ -151,6 +152,11 @@ class Restructure(Attack):
 
 def _nothing(how: str, structure: Structure) -> str:
     """Why nothing could be done."""
+    if UNKNOWN in structure.notes and "heads" in _WANTS[how]:
+        return (
+            f"{how} found nothing to change beside the tensors to attack, and the heads of this"
+            f" {structure.family} are not known: give heads=..., or keep the model's config.json"
+        )
     why = f" ({'; '.join(structure.notes)})" if structure.notes else ""
     return (
         f"{how} needs {_WANTS[how]} beside the tensors to attack, and this {structure.family} has"

@@ -237,7 +237,8 @@ def _looked_at(verdict: "Verdict") -> str:
 def _details(verdict: "Verdict") -> list[tuple[str, str]]:
     """What belongs to the owner's and the judge's view only."""
     names = [tensor.stored_name for tensor in verdict.tensors]
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    comma = "; " if any(", " in name for name in names) else ", "  # such as "x.weight, transposed"
+    shown = comma.join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     rows = [
         ("tensors", (shown or "none") + _how(verdict)),
         ("looked at", _looked_at(verdict)),
@@ -248,6 +249,8 @@ def _details(verdict: "Verdict") -> list[tuple[str, str]]:
         ),
     ]
     rows[:0] = _readings(verdict)
+    if verdict.unanchored:
+        rows.insert(0, ("anchor", "none: this mark is read by position only"))
     if verdict.parameters.scheme != "neuralmark":
         rows.insert(0, ("scheme", verdict.parameters.scheme))
     if verdict.certified_radius is not None:

@@ -50,7 +50,7 @@ def places_for(out: Path, key: Key, *, anchor: bool, overwrite: bool, in_place: 
     with files.writing(file):
         if file.is_dir():
             raise OutputError(f"{file} is a folder, and the anchor belongs there: move it away")
-        if not overwrite and file.exists() and not _is_of(file, key):
+        if not overwrite and file.exists() and not is_anchor_of(file, key):
             raise OutputError(
                 f"{file} is there already, and no anchor of this key: move it away, or pass"
                 " overwrite=True"
@@ -74,7 +74,7 @@ def _claim_file(target: Path, key: Key, *, overwrite: bool) -> Path:
     return usual if mine else usual.with_name(f"{stem}.{short}{_CLAIM}")
 
 
-def _is_of(file: Path, key: Key) -> bool:
+def is_anchor_of(file: Path, key: Key) -> bool:
     """Whether a file is an anchor of this key; links are not followed."""
     try:
         return read_public(file, links=False).fingerprint == key.fingerprint
@@ -89,7 +89,7 @@ def anchor_beside(model: Path, key: Key) -> Path | None:
     stem = usual.name.removesuffix(_CLAIM)
     for name in (f"{stem}{SUFFIX}", f"{stem}.{short}{SUFFIX}"):
         file = usual.with_name(name)
-        if _is_of(file, key):
+        if is_anchor_of(file, key):
             return file
     return None
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from neuralmark.errors import UnreadableError
 from neuralmark.marking.placement import Tensor, is_companion
@@ -48,9 +48,7 @@ def of_search(known: Sequence[Tensor], read: Iterable[Tensor], broken: set[str])
     unread = unreadable(known)
     spoilt = [each for each in known if each.info.name in broken]
     lost = weights_of(unread) + weights_of(spoilt)
-    why = described(unread) if unread else ""
-    if spoilt:
-        why = "; ".join(filter(None, (why, f"{len(spoilt)} with NaN or infinity")))
+    why = reasons(unread, spoilt)
     whole = weights_of(known)
     return Coverage(whole, _distinct(read, broken), whole, lost, why)
 
@@ -64,6 +62,12 @@ def of_claim(
     return Coverage(
         weights_of(known), _distinct(read, set()), wanted, sum(gap.weights for gap in there), why
     )
+
+
+def reasons(unread: Sequence[Tensor], spoilt: Collection[Tensor]) -> str:
+    """Why tensors cannot be read: their form, or what is no number in them."""
+    why = described(unread)
+    return "; ".join(filter(None, (why, f"{len(spoilt)} with NaN or infinity" if spoilt else "")))
 
 
 def _distinct(read: Iterable[Tensor], broken: set[str]) -> int:

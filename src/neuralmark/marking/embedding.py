@@ -39,6 +39,9 @@ from neuralmark.records import Claim, Verdict
 from neuralmark.storage import journal
 from neuralmark.storage.places import local
 
+FIRM_ALONE = 4.0
+"""A mark in one layer alone should have this strength (`benchmarks.against_anchor`)."""
+
 
 @dataclass(frozen=True)
 class Embedding:
@@ -220,6 +223,7 @@ def _embedding(
         exposure=drafted.exposure,
         warnings=few_carriers(drafted.plan.mark, carriers)
         + _kept(drafted)
+        + _one_alone(drafted)
         + (written.notes if written else ())
         + notes,
         others=others,
@@ -274,6 +278,17 @@ def _kept(drafted: Draft) -> tuple[str, ...]:
         return ()
     name, why = next(iter(kept.items()))
     return (f"{len(kept)} of {len(drafted.tensors)} tensors stay as they are ({name}: {why})",)
+
+
+def _one_alone(drafted: Draft) -> tuple[str, ...]:
+    """A warning where all of the mark is in one layer that was named, and not strong."""
+    if not (drafted.plan.named and len(drafted.tensors) == 1 and drafted.strength < FIRM_ALONE):
+        return ()
+    return (
+        "one tensor alone has all of the mark: whoever has data can hide it by changes in"
+        " directions that the layer's inputs never take; mark more tensors, or with strength"
+        f" {FIRM_ALONE:g} (see docs/anchors.md)",
+    )
 
 
 def recover(model: str | Path) -> str | None:

@@ -18,7 +18,7 @@ from neuralmark.errors import (
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import check_claim
-from neuralmark.marking.beside import anchor_beside, anchor_path, claim_beside
+from neuralmark.marking.beside import anchor_beside, anchor_path, claim_beside, is_anchor_of
 from neuralmark.records import Claim
 
 
@@ -51,12 +51,19 @@ def evidence_for(
     near = place if isinstance(place, Path) else None  # nothing of the owner's lies beside a URL
     if given is not None:
         check_claim(given, key)
-    seek = given is None and anchor is None and near is not None
+    seek = given is None and near is not None and not _stands_alone(anchor)
     followed = claim_beside(near, key, tensors) if seek and near is not None else given
     found = _given_anchor(anchor, key, followed)
     if found is None and followed is not None and followed.anchor is not None:
         found = _near_anchor(claim if given is not None else None, near, key, followed)
     return Evidence(followed, found, beside=seek and followed is not None)
+
+
+def _stands_alone(anchor: Any) -> bool:
+    """Whether an anchor was given that needs no claim; the unmarked original does need one."""
+    if not isinstance(anchor, str | Path):
+        return anchor is not None
+    return is_sealed(Path(anchor))
 
 
 def _given_anchor(given: Any, key: Key, claim: Claim | None) -> Anchor | None:
@@ -92,7 +99,11 @@ def _of_original(path: Path, claim: Claim) -> Anchor:
 
 def _near_anchor(claim: Any, model: Path | None, key: Key, followed: Claim) -> Anchor | None:
     """The anchor beside the claim's file or beside the model, if it is there and the claim's."""
-    places = [anchor_path(Path(claim))] if isinstance(claim, str | Path) else []
+    if isinstance(claim, str | Path):
+        places = [anchor_path(Path(claim))]
+    else:
+        remembered = None if followed.file is None else anchor_path(followed.file)
+        places = [remembered] if remembered is not None and is_anchor_of(remembered, key) else []
     beside = None if model is None else anchor_beside(model, key)
     for place in [*places, *([] if beside is None else [beside])]:
         if is_sealed(place):

@@ -1,7 +1,7 @@
 """From what was read to a Verdict: matches against the boundary, and what could not be read."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from neuralmark.core.certificate import certified_radius
 from neuralmark.core.key import Float, Mark, Placement
 from neuralmark.keys.key import Key
 from neuralmark.marking import coverage
+from neuralmark.marking.placement import Tensor
 from neuralmark.marking.reading import Attempt, Reading, Suspect
 from neuralmark.records import (
     LEAST_FOUND,
@@ -64,6 +65,8 @@ class Looked:
 
     trials: int
     coverage: Coverage
+    ways: str = ""
+    """Which they are, in words; empty where others tell, or where they are too many."""
 
     @classmethod
     def at(
@@ -81,19 +84,31 @@ class Looked:
             return cls(trials, coverage.of_search(known, read, set(broken)))
         first = attempts[0]
         wanted = sum(math.prod(shape) for _, shape in first.placement)
-        return cls(trials, coverage.of_claim(known, read, wanted, first.gaps))
+        ways = _ways(attempts) if trials == len(attempts) else ""
+        return cls(trials, coverage.of_claim(known, read, wanted, first.gaps), ways)
 
     @classmethod
     def restored(
-        cls, suspect: Suspect, placement: Placement, found: float, trials: int
+        cls,
+        suspect: Suspect,
+        placement: Placement,
+        found: float,
+        trials: int,
+        broken: Collection[Tensor] = (),
     ) -> "Looked":
-        """By position, and put back in order: this share of the marked weights was found."""
+        """By position, and put back in order: this share of the marked weights was found.
+
+        `broken` are those tensors under the marked names that hold NaN or infinity.
+        """
         known = suspect.tensors()
         whole, unread = coverage.weights_of(known), coverage.unreadable(known)
         wanted = sum(math.prod(shape) for _, shape in placement)
         read = min(whole, round(found * wanted))
-        lost = min(coverage.weights_of(unread), wanted - round(found * wanted))
-        why = coverage.described(unread) if lost else ""
+        spoilt = coverage.weights_of(broken)
+        broken = broken if spoilt >= coverage.FROM * wanted else ()
+        spoilt = spoilt if broken else 0
+        lost = min(coverage.weights_of(unread) + spoilt, wanted - round(found * wanted))
+        why = coverage.reasons(unread, broken) if lost else ""
         return cls(trials, Coverage(whole, read, wanted, lost, why))
 
 
@@ -248,7 +263,7 @@ def nothing_read(
 
 def _status(key: Key, finding: Finding, needed: int | None, looked: Looked) -> tuple[Status, str]:
     bits, matched, trials = key.parameters.bits, finding.matched, looked.trials
-    ways = f"{trials} ways of looking" if trials > 1 else "one way of looking"
+    ways = f"{trials} ways of looking{looked.ways}" if trials > 1 else "one way of looking"
     filled = _filled(finding.attempt)
     if needed is None:
         best = bound.bound_log2(bits, bits, trials)
@@ -274,6 +289,15 @@ def _status(key: Key, finding: Finding, needed: int | None, looked: Looked) -> t
         VERIFIED,
         f"{matched} of {bits} bits match; {needed} would have sufficed in {ways}{filled}",
     )
+
+
+def _ways(attempts: Sequence[Attempt]) -> str:
+    """Words for the ways to read the tensors of a claim."""
+    rows = sum(attempt.by_rows for attempt in attempts)
+    found = len(attempts) - rows
+    several = f"in {found} places or orders, each " if found > 1 else ""
+    both = "as stored, and with every row divided by its size" if rows else "as stored"
+    return f" ({several}{both})"
 
 
 def _by_name(attempt: Attempt) -> bool:

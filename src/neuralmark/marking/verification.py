@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from neuralmark import schemes
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.checkpoints import Checkpoint, is_shard, open_checkpoint, place_of
@@ -35,6 +37,7 @@ from neuralmark.marking.judging import (
     nothing_read,
 )
 from neuralmark.marking.options import VerifyOptions
+from neuralmark.marking.placement import Tensor
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Suspect, require_carriers
 from neuralmark.records import NOT_VERIFIED, UNREADABLE, BitsRead, Claim, Verdict
 from neuralmark.records.alignment import ALIGNED, POSITION
@@ -222,7 +225,8 @@ def examine_anchored(
         looked = Looked.at(suspect, [placed.attempt], trials=trials)
         verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
     else:
-        looked = Looked.restored(suspect, anchor.placement, record.found, trials)
+        broken = _broken(suspect, anchor) if placed is None else []
+        looked = Looked.restored(suspect, anchor.placement, record.found, trials, broken)
         verdict = judge_aligned(aligned, suspect, key, looked, record)
     more = held_back(record) if verdict.status in _NOT_FOUND else ""
     told = f"{verdict.reason}{more}"
@@ -240,6 +244,14 @@ def by_position(
         return find(suspect, key, attempt, progress), ""
     except (NonFiniteError, UnsuitableTensorError) as error:
         return None, str(error)
+
+
+def _broken(suspect: Suspect, anchor: Anchor) -> list[Tensor]:
+    """The tensors under the marked names that hold NaN or infinity."""
+    attempt = by_names(suspect.tensors(), anchor.placement, anchor.digest)
+    weights = suspect.weights()
+    read = () if attempt is None else attempt.read_tensors()
+    return [tensor for tensor in read if not np.isfinite(weights[tensor.info.name]).all()]
 
 
 def _restored(restoration: "Restoration", key: Key, anchor: Anchor) -> Finding:

@@ -53,7 +53,7 @@ class MarkedCopy:
         with files.create(self.drafts.claim, files.PRIVATE) as file:
             file.write(claim.to_json().encode("utf-8"))
         told = tuple(note.replace(temporary.name, out.name) for note in notes)
-        return Written(self.places, claim, verdict, told)
+        return Written(self.places, claim.at(self.places.claim), verdict, told)
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def write_in_place(
     left = tuple(
         f"{o.name} holds the marked tensors too, and stays unmarked: use out=..." for o in others
     )
-    return Written(places, claim, verdict, left + unmarked_in(checkpoint, root))
+    return Written(places, claim.at(places.claim), verdict, left + unmarked_in(checkpoint, root))
 
 
 def _foretold(drafted: Draft) -> Claim:
@@ -132,7 +132,8 @@ def reread(drafted: Draft, path: Path, label: str, progress: Progress | None) ->
     anchor = b"" if drafted.plan.anchor is None else drafted.plan.anchor.bytes
     attempt = Attempt(drafted.placement, drafted.tensors, "names", anchor=anchor)
     finding = find(written, drafted.key, attempt, progress)
-    looked = Looked.at(written, claimed(written.tensors(), drafted.placement, anchor))
+    ways = claimed(written.tensors(), drafted.placement, anchor)
+    looked = Looked.at(written, [attempt] if anchor else ways, trials=len(ways))
     verdict = judge(finding, written, drafted.key, looked)
     if verdict.matched != verdict.bits:
         raise InfeasibleError(

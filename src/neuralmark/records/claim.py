@@ -1,7 +1,7 @@
 """Claim: where a key was put into which model (docs/formats.md)."""
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class Claim:
         library: Version that wrote it.
         anchor: Digest, bits and heads of the anchor that the mark is bound to; None without one.
         triggers: Digest of the triggers, in hexadecimal digits, where activations are read.
+        file: Where it was read from or first written to: its anchor lies beside it. No part of the
+            record; None if it was in no file.
 
     Examples:
         >>> claim = Claim.load("marked.safetensors.claim.json")
@@ -55,6 +57,23 @@ class Claim:
     library: str = __version__
     anchor: ClaimedAnchor | None = None
     triggers: str | None = None
+    file: Path | None = field(default=None, compare=False, repr=False)
+
+    def at(self, file: str | Path) -> "Claim":
+        """The same claim, which knows where its file is.
+
+        Args:
+            file: The file.
+
+        Returns:
+            The claim, equal to this one.
+
+        Examples:
+            >>> claim = Claim.load("marked.safetensors.claim.json")
+            >>> claim.at("elsewhere.claim.json") == claim
+            True
+        """
+        return replace(self, file=Path(file).absolute())
 
     @property
     def anchor_digest(self) -> bytes:
@@ -115,6 +134,8 @@ class Claim:
             True
         """
         files.write_text(Path(path), self.to_json(), overwrite=overwrite, mode=files.PRIVATE)
+        if self.file is None:
+            object.__setattr__(self, "file", Path(path).absolute())  # no part of the record
 
     @classmethod
     def given(cls, claim: Any) -> "Claim | None":
@@ -193,7 +214,7 @@ class Claim:
     @classmethod
     def _load(cls, path: Path, *, links: bool) -> "Claim":
         data = load_json(path, "claim", MAX_CLAIM, links=links)
-        return cls._parsed(data, str(path))
+        return cls._parsed(data, str(path)).at(path)
 
     @classmethod
     def loads(cls, content: bytes | str, where: str) -> "Claim":

@@ -158,6 +158,12 @@ class Verdict(Record):
         return self.key_kind == "native"
 
     @property
+    def unanchored(self) -> bool:
+        """Whether the mark that was looked for is known to have no anchor."""
+        known = self.verified or self.claim_digest is not None
+        return known and self.anchor_digest is None and self.trigger_digest is None
+
+    @property
     def margin_unit(self) -> str:
         """What margins are counted in: deviations of unmarked logits, or logits as they are."""
         return "sigma_z" if schemes.get(self.parameters.scheme).linear else "logit"

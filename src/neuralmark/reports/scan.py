@@ -107,7 +107,7 @@ def _numbers(result: ScanResult) -> str:
     if result.protection is not None:
         told.append(("Sandbox", text(result.protection), ""))
     told += [("Passed over", text(each), "") for each in islice(result.passed_over, 20)]
-    inner = _filled(tiles(figures)) + facts(told)
+    inner = tiles(figures) + facts(told)
     if result.added:
         many = f"{_many(result.added, 'model')} {'was' if result.added == 1 else 'were'}"
         inner += paragraphs(_ADDED.format(models=many))
@@ -122,13 +122,6 @@ def _many(count: int, what: str) -> str:
     ('1 mark', '2,000 marks')
     """
     return f"{count:,} {what}{'s' * (count != 1)}"
-
-
-def _filled(markup: str) -> str:
-    """Tiles of which those of the last row take all of it: five fill no grid of four columns."""
-    row = '<dl class="tiles" style="display:flex;flex-wrap:wrap">'
-    markup = markup.replace('<dl class="tiles">', row)
-    return markup.replace("<div>", '<div style="flex:1 1 9.5rem">')
 
 
 def _new(result: ScanResult, status: ScanStatus) -> str:

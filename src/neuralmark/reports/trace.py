@@ -91,11 +91,13 @@ def _finding(found: Trace) -> str:
         ("Owner's mark", f"{found.owner.matched} of {bits} bits", _owned(found)),
         ("Read", text(found.reason), ""),
     ]
-    pairs += [
-        ("Key", code(found.owner.fingerprint), "the owner's; every sub-key follows from it"),
-        ("Anchor", code(found.anchor), "its digest, from which the keys are derived"),
-        ("Date", text(found.date or ""), "by the clock of the machine that traced"),
-    ]
+    pairs.append(
+        ("Key", code(found.owner.fingerprint), "the owner's; every sub-key follows from it")
+    )
+    if found.anchor:
+        told = "its digest, from which the keys are derived"
+        pairs.append(("Anchor", code(found.anchor), told))
+    pairs.append(("Date", text(found.date or ""), "by the clock of the machine that traced"))
     if found.identical is not None:
         pairs.append(("Same file", text(found.identical), "byte for byte that buyer's copy"))
     pairs += [(f"SHA-256 {text(n)}", code(d), "") for n, d in (found.sha256 or {}).items()]

@@ -72,6 +72,10 @@ _WORDS = {
     "stored": ("as stored", ""),
     "rows": ("row by row", "every output row was divided by its size, which undoes folded norms"),
     "transposed": ("transposed", "rows and columns were exchanged before reading"),
+    "unanchored": (
+        "none",
+        "this mark is read by position only: where channels were moved about, it is not found",
+    ),
     "native": ("native", "derived from a 256-bit secret, so nothing in it could be chosen to fit"),
     "raw": ("raw", "a matrix made elsewhere: it can agree with a model, but it proves nothing"),
 }
@@ -299,6 +303,7 @@ def _read(verdict: Verdict) -> str:
             ("Tensors found", *_explained(verdict.mapping)),
             ("Orientation", *_explained(verdict.orientation)),
             ("Scaling", *_explained(verdict.scaling)),
+            *([("Anchor", *_explained("unanchored"))] if verdict.unanchored else []),
             (
                 "Weights read",
                 f"{weights:,}",

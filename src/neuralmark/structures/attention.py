@@ -6,7 +6,7 @@ from dataclasses import replace
 from neuralmark.structures.book import Book
 from neuralmark.structures.structure import HEADS, Attention, Group, Pair, Producer, Side
 
-UNKNOWN = "heads left alone: their number is not known, give it with heads"
+UNKNOWN = "heads left alone: their number is not known (give heads=...)"
 
 
 def head_size(queries: int, keys: int, heads: int) -> int:

@@ -64,6 +64,7 @@ def seal_training(mark: LiveMark, trained: Site, out: str | Path, wish: SealWish
     after = _verdict(module, key, first)
     return replace(
         done,
+        claim=done.claim.at(places.claim),
         claim_file=str(places.claim),
         anchor_file=str(places.anchor),
         warnings=done.warnings + _disturbed(before, after),

@@ -40,12 +40,9 @@ def match_vectors(
     chosen = _affordable(products, max(counts) * width * len(vectors[0]))
     if not chosen:
         return None
-    try:
-        one, two = (
-            _fingerprints(both, chosen, gains, forms, model) for model, forms in enumerate(vectors)
-        )
-    except ValueError:  # layers of the suspect that do not fit together
-        return None
+    one, two = (
+        _fingerprints(both, chosen, gains, forms, model) for model, forms in enumerate(vectors)
+    )
     one, two = _standardised(one), _standardised(two)
     squares = np.square(two).sum(axis=1)
     return matched(lambda rows: 2 * one[rows] @ two.T - squares, *counts).index

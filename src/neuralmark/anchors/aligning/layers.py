@@ -125,12 +125,19 @@ def _likest(layer: Attention, parts: Parts) -> HeadMoves | None:
     sizes = [layer.size] if layer.size else _plausible(layer)
     found: HeadMoves | None = None
     for size in sizes:
-        if not parts or any(len(two[1]) % size for two in parts.values()):
+        if not parts or not _in_heads(parts, size):
             continue
         tried = align_heads(layer, parts, size)
         if found is None or tried.likeness > found.likeness + 1e-3:
             found = tried
     return found
+
+
+def _in_heads(parts: Parts, size: int) -> bool:
+    """Whether the suspect's parts are whole heads, as many in those that belong together."""
+    lengths = {part: len(two[1]) for part, two in parts.items()}
+    pairs = [[lengths[p] for p in pair if p in lengths] for pair in ((QUERY, OUTPUT), (KEY, VALUE))]
+    return all(n % size == 0 for n in lengths.values()) and all(len(set(p)) < 2 for p in pairs)
 
 
 def _plausible(layer: Attention) -> list[int]:

@@ -41,7 +41,7 @@ class StreamSearch:
         self.width = stream_width(both)
         self.runs: LayerRuns = {}
         """Layers that were aligned under the view that was found."""
-        self._products = products_of(both)
+        self._products = products_of(both, self.width)
         self._witnesses = Witnesses(both, self._products)
 
     def view(self) -> StreamView:

@@ -61,13 +61,14 @@ def _share(layers: tuple[Array, Array]) -> int:
     return max(1, len(layers[1]) // max(len(layers[0]), 1))
 
 
-def products_of(both: BothModels) -> list[LayerProduct]:
-    """Of each kind a few that both models have, evenly spaced."""
-    return [
-        product
-        for kind in (_values(both), _queries(both), _hidden(both))
-        for product in spread(list(kind))
-    ]
+def products_of(both: BothModels, width: int) -> list[LayerProduct]:
+    """Of each kind a few that both models have, evenly spaced; the suspect's stream is so wide.
+
+    Those whose layers do not fit together in the suspect say nothing of the others.
+    """
+    kinds = (_values(both), _queries(both), _hidden(both))
+    found = [product for kind in kinds for product in spread(list(kind))]
+    return [product for product in found if _fits(product, both, width)]
 
 
 class Witnesses:
@@ -91,9 +92,8 @@ class Witnesses:
             if (place, plus) not in self._known:
                 layers = product.load(self._both, gains, 0)
                 self._known[place, plus] = product.ahead(layers, self._probes)
-            theirs = _answer(product, self._both, gains, there)
-            mine = self._known[place, plus]
-            found.append(0.0 if theirs is None else cosine(mine, turn.of(theirs, 1)))
+            theirs = product.ahead(product.load(self._both, gains, 1), there)
+            found.append(cosine(self._known[place, plus], turn.of(theirs, 1)))
         return float(np.mean(found)) if found else 0.0
 
 
@@ -110,12 +110,15 @@ def backwards(turn: Move, vectors: Array, width: int) -> Array:
     return made
 
 
-def _answer(product: LayerProduct, both: BothModels, gains: Gains, vectors: Array) -> Array | None:
-    """What the suspect makes of vectors; none where its layers do not fit together."""
+def _fits(product: LayerProduct, both: BothModels, width: int) -> bool:
+    """Whether the suspect's layers fit together, forwards and backwards."""
+    probe = np.zeros((1, width), np.float32)
     try:
-        return product.ahead(product.load(both, gains, 1), vectors)
+        layers = product.load(both, both.gains(0.0), 1)
+        product.back(layers, product.ahead(layers, probe))
     except ValueError:
-        return None
+        return False
+    return True
 
 
 def spread(layers: Sequence[Part]) -> Sequence[Part]:

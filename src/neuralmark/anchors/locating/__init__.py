@@ -13,8 +13,11 @@ pieces, products; on small samples, then exactly on the whole of what was chosen
     slices      of fused tensors (with `rowsearch`)
     joins       of pieces
     products    of factors
+    assembled   sums of branches, chains of factors, kernels without padding (`factored`, `padded`)
     kinship     what lies where its neighbours went
-    restructured  candidates for the aligner, by name or profile (with `profiles`)
+    fusions     of fused tensors whose channels were moved as well (with `cuts`)
+    unpacking   of stacks, shards, factors whose channels were moved as well (with `factored`)
+    restructured  candidates for the aligner, by name or profile (with `profiles`, `renumbering`)
     assigning   who takes what
 """
 
@@ -22,7 +25,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuralmark.anchors.anchor import Anchor
-from neuralmark.anchors.locating import candidates, joins, kinship, products, restructured, slices
+from neuralmark.anchors.locating import (
+    candidates,
+    fusions,
+    joins,
+    kinship,
+    products,
+    restructured,
+    slices,
+)
+from neuralmark.anchors.locating.assembled import assembled
 from neuralmark.anchors.locating.assigning import one_to_one, shared
 from neuralmark.anchors.locating.likeness import Likeness, large_sample, likeness
 from neuralmark.anchors.locating.seeking import (
@@ -35,6 +47,7 @@ from neuralmark.anchors.locating.seeking import (
     begin,
 )
 from neuralmark.anchors.locating.suspect import SuspectWeights
+from neuralmark.anchors.locating.unpacking import unpacked
 from neuralmark.anchors.locating.views import Stored, View
 from neuralmark.core.names import canonical_name
 from neuralmark.structures.renaming import renamed
@@ -141,6 +154,8 @@ def _chosen(quest: Quest, seen: list[Candidate], tell: Progress) -> dict[str, Ca
     """The likest of all that is found in any way; what is not alike, by name or profile."""
     tied = [frozenset(pair) for pair in quest.anchor.skeleton.tied]
     found = {each.name: each for each in seen}
+    apart = [wanted for wanted in quest.wanted if wanted.name not in found]
+    quest = assembled(quest, apart) if apart else quest
     for what, step in _STEPS.items():
         left = [wanted for wanted in quest.wanted if not _settled(found.get(wanted.name), step)]
         if left:
@@ -149,8 +164,12 @@ def _chosen(quest: Quest, seen: list[Candidate], tell: Progress) -> dict[str, Ca
             found = shared(one_to_one(seen), seen, tied)
     sure = {w.name: found[w.name] for w in quest.wanted if restructured.known(w, found)}
     unlike = [wanted for wanted in quest.wanted if wanted.name not in sure]
-    chosen = restructured.by_profiles(quest, unlike, sure) if unlike else []
-    return {**sure, **{each.name: each for each in chosen}}
+    wide = unpacked(quest, unlike) if unlike else quest
+    for last in (fusions.by_fusions, restructured.by_profiles):
+        unlike = [wanted for wanted in quest.wanted if wanted.name not in sure]
+        chosen = last(wide, unlike, sure) if unlike else []
+        sure |= {each.name: each for each in chosen}
+    return sure
 
 
 def _settled(found: Candidate | None, step: Step) -> bool:

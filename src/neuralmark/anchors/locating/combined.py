@@ -1,11 +1,12 @@
-"""Views of several stored tensors: joined, stacked, multiplied, masked, normed, adapted."""
+"""Views of several stored tensors: joined, stacked, multiplied, added, masked, normed, adapted."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from neuralmark.anchors.locating.suspect import Index, Shape, SuspectWeights
-from neuralmark.anchors.locating.views import Shapes, SingleView, View
+from neuralmark.anchors.locating.views import Shapes, SingleView, Stored, View
 from neuralmark.structures.structure import Array, Indices
 
 
@@ -32,6 +33,15 @@ class StackItem(SingleView):
     def change(self) -> str:
         """Layers, or experts, in one tensor."""
         return "one of a stack"
+
+
+def pieces_of(view: View) -> Iterator[View]:
+    """What a view is made of: stored tensors, and of stacks only the ones that it is."""
+    if isinstance(view, StackItem | Stored):
+        yield view
+    else:
+        for part in view.parts():
+            yield from pieces_of(part)
 
 
 @dataclass(frozen=True)
@@ -149,8 +159,20 @@ class Product(View):
 
     @property
     def change(self) -> str:
-        """One layer became two."""
-        return "factored into two"
+        """One layer became several."""
+        return "factored into three" if len(self.factors) > 2 else "factored into two"
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Of the factors, what else was done to them."""
+        told = [self.change, *(each for part in self.factors for each in part.changes)]
+        return tuple(dict.fromkeys(told))
+
+    @property
+    def factors(self) -> tuple[View, ...]:
+        """All that are multiplied, products of products too."""
+        pairs = (each.factors if isinstance(each, Product) else (each,) for each in self.parts())
+        return tuple(factor for pair in pairs for factor in pair)
 
 
 def multiplied(left: Array, right: Array) -> Array:
@@ -163,6 +185,38 @@ def multiplied(left: Array, right: Array) -> Array:
     if left[0, 0].size == 1:
         return made.reshape(len(left), right.shape[1], *kernel)
     return np.moveaxis(made.reshape(len(left), *kernel, right.shape[1]), -1, 1)
+
+
+@dataclass(frozen=True)
+class Sum(View):
+    """A layer that became several of its shape, side by side, whose outputs are added."""
+
+    terms: tuple[View, ...]
+
+    def shape(self, shapes: Shapes) -> Shape:
+        """Of each of them."""
+        return self.terms[0].shape(shapes)
+
+    def take(self, suspect: SuspectWeights, index: Index) -> Array:
+        """The same part of each, added in float64: large terms may cancel."""
+        first, *others = self.terms
+        made = first.take(suspect, index).astype(np.float64)
+        for term in others:
+            made += term.take(suspect, index)
+        return made.astype(np.float32)
+
+    def parts(self) -> tuple[View, ...]:
+        """All that are added."""
+        return self.terms
+
+    def describe(self) -> str:
+        """All that are added."""
+        return f"the sum of {' and '.join(term.describe() for term in self.terms)}"
+
+    @property
+    def change(self) -> str:
+        """One layer became several beside each other."""
+        return "parallel branches added"
 
 
 @dataclass(frozen=True)

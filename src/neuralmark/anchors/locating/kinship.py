@@ -15,6 +15,7 @@ from neuralmark.anchors.locating.combined import (
     Masked,
     Product,
     StackItem,
+    Sum,
     WeightNormed,
 )
 from neuralmark.anchors.locating.seeking import SETTLED, Candidate, Found, Quest, Wanted
@@ -22,6 +23,7 @@ from neuralmark.anchors.locating.views import (
     Shapes,
     Stored,
     Taken,
+    Trimmed,
     Turned,
     Unrotated,
     View,
@@ -97,11 +99,15 @@ def beside(quest: Quest, wanted: Wanted, found: Found) -> View | None:
     weight = found.get(f"{stem}.weight")
     if leaf == "weight" or len(wanted.shape) != 1 or weight is None or weight.score < SETTLED:
         return None
-    for axis in (0, 1):
-        view = _along(weight.view, axis, leaf, quest.suspect.shapes)
-        if view is not None and view.shape(quest.suspect.shapes) == wanted.shape:
-            return view
-    return None
+    shapes = quest.suspect.shapes
+    views = vectors_beside(weight.view, leaf, shapes)
+    return next((view for view in views if view.shape(shapes) == wanted.shape), None)
+
+
+def vectors_beside(weight: View, leaf: str, shapes: Shapes) -> Iterator[View]:
+    """What lies beside a layer along each of its axes, taken apart and put together alike."""
+    views = (_along(weight, axis, leaf, shapes) for axis in (0, 1))
+    return (view for view in views if view is not None)
 
 
 def _along(view: View, axis: int, leaf: str, shapes: Shapes) -> View | None:
@@ -114,6 +120,8 @@ def _along(view: View, axis: int, leaf: str, shapes: Shapes) -> View | None:
         return _joined_beside(view, axis, leaf, shapes)
     if isinstance(view, Product):
         return _along(view.left, 0, leaf, shapes) if axis == 0 else None
+    if isinstance(view, Sum):
+        return _sum_beside(view, axis, leaf, shapes)
     if isinstance(view, StackItem):
         inner = _along(view.of, axis + 1, leaf, shapes)
         return None if inner is None else StackItem(inner, view.item)
@@ -124,7 +132,7 @@ def _along(view: View, axis: int, leaf: str, shapes: Shapes) -> View | None:
         return (
             replace(view, of=inner, axis=0) if isinstance(view, Taken) else replace(view, of=inner)
         )
-    if isinstance(view, Masked | WeightNormed | Adapted):
+    if isinstance(view, Masked | WeightNormed | Adapted | Trimmed):
         return _along(view.of, axis, leaf, shapes)
     return None
 
@@ -144,3 +152,12 @@ def _joined_beside(view: Joined, axis: int, leaf: str, shapes: Shapes) -> View |
     parts = [_along(piece, axis, leaf, shapes) for piece in view.pieces]
     known = [part for part in parts if part is not None]
     return Joined(tuple(known), 0) if len(known) == len(parts) else None
+
+
+def _sum_beside(view: Sum, axis: int, leaf: str, shapes: Shapes) -> View | None:
+    """What lies beside those of the branches that have something there, added."""
+    parts = [_along(term, axis, leaf, shapes) for term in view.terms]
+    known = tuple(dict.fromkeys(part for part in parts if part is not None))
+    if len({part.shape(shapes) for part in known}) != 1:
+        return None
+    return Sum(known) if len(known) > 1 else known[0]

@@ -15,6 +15,8 @@ from neuralmark.anchors.locating.views import Shaped, Turned, View
 
 Axes = tuple[int, ...]
 
+GROWN = 4
+"""Channels may have become so many times more: a thief may split each into several."""
 _REMEMBERED = 1 << 14
 """Shapes of a file are few; what fits what is looked up."""
 
@@ -114,7 +116,28 @@ def _near_ways(have: Shape, want: Shape, any_rows: bool) -> tuple[LayoutWay, ...
     def fits(lengths: Shape) -> bool:
         return nearly((want[0], *lengths[1:]) if any_rows else lengths, want)
 
-    return tuple(_fitting(have, len(want), fits))
+    found = [*_fitting(have, len(want), fits)]
+    if len(have) == 2 < len(want):
+        found += _flattened(have, want, fits)
+    return tuple(found)
+
+
+def _flattened(have: Shape, want: Shape, fits: Callable[[Shape], bool]) -> Iterator[LayoutWay]:
+    """Ways in which a matrix is a tensor whose kernel fell together with one of its channel axes.
+
+    Outputs or inputs are an axis of their own: else neither length could be told.
+    """
+    kernel = math.prod(want[2:])
+    for axes in orders(len(want)):
+        stored = sorted(range(len(want)), key=lambda axis: axes[axis])
+        for alone, flat in ((0, 1), (1, 0)):
+            own = stored[-alone]
+            if own > 1 or have[flat] % kernel:
+                continue
+            lengths = [0, 0, *want[2:]]
+            lengths[own], lengths[1 - own] = have[alone], have[flat] // kernel
+            if fits(tuple(lengths)):
+                yield replace(_way(axes), first=tuple(lengths[axis] for axis in stored))
 
 
 def _fitting(have: Shape, count: int, fits: Callable[[Shape], bool]) -> Iterator[LayoutWay]:
@@ -128,8 +151,8 @@ def _fitting(have: Shape, count: int, fits: Callable[[Shape], bool]) -> Iterator
 
 
 def nearly(have: Shape, want: Shape) -> bool:
-    """Whether shapes have one kernel, and channels within a factor of two."""
-    near = all(a <= 2 * b and b <= 2 * a for a, b in zip(have[:2], want[:2], strict=True))
+    """Whether shapes have one kernel, and channels up to half as many or a few times more."""
+    near = all(a <= GROWN * b and b <= 2 * a for a, b in zip(have[:2], want[:2], strict=True))
     return near and have[2:] == want[2:]
 
 

@@ -29,6 +29,8 @@ NEIGHBOURS = 8
 ALIKE = 0.25
 """Products must be so alike without their leading directions, which strangers may share: those of
 two strangers come to 0.1, of a layer's factors with noise of 0.3 deviations to 0.7 and more."""
+FEWEST = 4
+"""Values that each row and each column must have: shorter ones are like anything by chance."""
 _TOGETHER = 32
 _HELD = 256
 """Samples of factors that are held at once."""
@@ -49,7 +51,7 @@ def by_products(quest: Quest, left: Sequence[Wanted], found: Found) -> list[Cand
     """What is the product of two tensors."""
     classes: dict[Shape, list[Wanted]] = defaultdict(list)
     for wanted in left:
-        if len(wanted.shape) > 1 and wanted.entry.rows is None:
+        if len(wanted.shape) > 1 and wanted.entry.rows is None and _told_apart(wanted.shape):
             classes[wanted.shape].append(wanted)
     busy = quest.busy(found)
     if quest.exhausted:
@@ -59,6 +61,11 @@ def by_products(quest: Quest, left: Sequence[Wanted], found: Found) -> list[Cand
         for shape, members in classes.items()
         for each in _of_shape(quest, members, list(islice(_pairs(quest, shape, busy), MOST_PAIRS)))
     ]
+
+
+def _told_apart(shape: Shape) -> bool:
+    """Whether rows and columns are long enough to be compared."""
+    return size_of(shape) >= FEWEST * max(shape[:2])
 
 
 def _of_shape(

@@ -71,11 +71,17 @@ def distances(wanted: Sequence[Profile], held: Sequence[Profile]) -> Scores:
     """How unlike profiles are, wanted x held: each side against its own middle and spread.
 
     What damage does to all tensors alike is so left out; groups of numbers that a change has
-    spoilt weigh little (a geometric mean).
+    spoilt weigh little (a geometric mean). Where more are held than wanted, the middle and the
+    spread are those of the wanted for both: the others may be anything.
     """
+    return _distances(wanted, held, held if len(held) <= len(wanted) else wanted)
+
+
+def _distances(wanted: Sequence[Profile], held: Sequence[Profile], by: Sequence[Profile]) -> Scores:
+    """With the middle and the spread of some for those that are held."""
     logs = np.zeros((len(wanted), len(held)))
-    for one, two in zip(zip(*wanted, strict=True), zip(*held, strict=True), strict=True):
-        logs += np.log(_apart(*_standard(np.stack(one), np.stack(two))) + 1e-3)
+    for parts in zip(*(zip(*each, strict=True) for each in (wanted, held, by)), strict=True):
+        logs += np.log(_apart(*_standard(*map(np.stack, parts))) + 1e-3)
     return np.asarray(np.rint(np.exp(logs / len(wanted[0])) / _ROUGH) * _ROUGH)
 
 
@@ -161,11 +167,11 @@ def _largest(matrix: Array, count: int) -> Floats:
     return np.asarray(np.linalg.svd(matrix.T @ basis, compute_uv=False), np.float64)
 
 
-def _standard(one: Floats, two: Floats) -> tuple[Floats, Floats]:
+def _standard(one: Floats, two: Floats, by: Floats) -> tuple[Floats, Floats]:
     """Each side by its own middle and spread; by those of both where one has few."""
-    both = np.concatenate([one, two])
-    few = min(len(one), len(two)) < _FEWEST
-    mine, other = (both, both) if few else (one, two)
+    both = np.concatenate([one, by])
+    few = min(len(one), len(by)) < _FEWEST
+    mine, other = (both, both) if few else (one, by)
     return tuple(
         (values - np.median(of, axis=0)) / (of.std(axis=0) + _FLOOR)
         for values, of in ((one, mine), (two, other))

@@ -90,11 +90,13 @@ class Quest:
     limit: int = LIMIT
     spent: list[float] = field(default_factory=lambda: [0.0])
     """Multiplications that went into looking through tensors."""
+    unpacked: tuple[Whole, ...] = ()
+    """What its stacks and shards hold, where that is looked at too."""
 
     @cached_property
     def wholes(self) -> list[Whole]:
         """What the suspect holds."""
-        return wholes_of(self.suspect.shapes)
+        return [*wholes_of(self.suspect.shapes), *self.unpacked]
 
     @cached_property
     def by_name(self) -> dict[str, list[Whole]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuralmark.anchors.locating.cuts import HEADS
 from neuralmark.anchors.locating.layouts import oriented, size_of
 from neuralmark.anchors.locating.likeness import CONVINCING, finite
 from neuralmark.anchors.locating.rowsearch import (
@@ -33,8 +34,6 @@ from neuralmark.structures.structure import Array, Indices
 
 MOST_FUSED = 128
 """A tensor that is longer than so many times the one that is sought is not looked through."""
-HEADS = (128, 64, 96, 80, 256, 32, 16, 8)
-"""Usual sizes of rotary heads."""
 _BLOCK = 1 << 25
 """Values of a tensor that are read at once."""
 
@@ -68,7 +67,7 @@ def by_slices(quest: Quest, left: Sequence[Wanted], found: Found) -> list[Candid
     for (axis, rest), members in kinds.items():
         least = min(each.length for each in members)
         for near in (None,) if _few(members) else (True, False):
-            for whole, view in _longer(quest, axis, rest, least):
+            for whole, view in longer(quest, axis, rest, least):
                 if quest.exhausted:
                     return list(seen.values())
                 rivals = [m for m in members if m.wanted.name not in seen and m.fits(whole, near)]
@@ -97,7 +96,7 @@ def _kinds(quest: Quest, sought: Sequence[Wanted]) -> dict[tuple[int, Shape], li
     return kinds
 
 
-def _longer(quest: Quest, axis: int, rest: Shape, least: int) -> Iterator[tuple[Whole, View]]:
+def longer(quest: Quest, axis: int, rest: Shape, least: int) -> Iterator[tuple[Whole, View]]:
     """All that can be seen with these lengths but for one axis, which is as long or longer."""
     others = size_of(tuple(length for k, length in enumerate(rest) if k != axis))
     for whole in quest.wholes:
@@ -123,7 +122,7 @@ def _in_one(quest: Quest, view: View, rivals: Sequence[Needles]) -> Iterator[Can
     width = rivals[0].values.shape[1]
     if not quest.spend(float(length) * width * FIRST * len(rivals)):
         return
-    hay = _hay(quest.suspect, view, axis, length)
+    hay = hay_of(quest.suspect, view, axis, length)
     least = threshold(length, width)
     for each in rivals:
         if length >= each.length:
@@ -177,7 +176,7 @@ def along(values: Array, axis: int, rows: Indices | None = None) -> Array:
     return turned[:, columns_of(turned.shape[1], kernel)]
 
 
-def _hay(suspect: SuspectWeights, view: View, axis: int, length: int) -> Array:
+def hay_of(suspect: SuspectWeights, view: View, axis: int, length: int) -> Array:
     """Unit rows of the whole view, read in blocks."""
     shape = view.shape(suspect.shapes)
     other = shape[1 - axis]

@@ -309,3 +309,35 @@ class Spaced(GatheredView):
     def describe(self) -> str:
         """How many there are."""
         return f"{self.of.describe()}, {self.kept} rows"
+
+
+@dataclass(frozen=True)
+class Trimmed(SingleView):
+    """A run of places along each axis: what is inside, without the zeros around it."""
+
+    starts: tuple[int, ...]
+    to: Shape
+
+    def shape(self, shapes: Shapes) -> Shape:
+        """As told."""
+        return self.to
+
+    def take(self, suspect: SuspectWeights, index: Index) -> Array:
+        """Places of places; of axes that are as they were, what is asked for."""
+        inner: list[Indices | None] = []
+        lengths = self.of.shape(suspect.shapes)
+        for places, start, length, have in zip(index, self.starts, self.to, lengths, strict=True):
+            if length == have:
+                inner.append(places)
+            else:
+                inner.append(start + (np.arange(length) if places is None else places))
+        return self.of.take(suspect, tuple(inner))
+
+    def describe(self) -> str:
+        """The shape that is left."""
+        return f"{self.of.describe()}, its inner {'·'.join(map(str, self.to))}"
+
+    @property
+    def change(self) -> str:
+        """Zeros lie around the kernel."""
+        return "kernel padded"

@@ -52,9 +52,9 @@ background:var(--wash);border-left:6px solid var(--c);border-radius:4px}
 .banner>svg{flex:none;width:3.4rem;height:3.4rem;margin-top:.1rem}
 .banner h1{color:var(--c)}
 .banner p:last-child{margin-bottom:0}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:1px;margin:1rem 0;
+.tiles{display:flex;flex-wrap:wrap;gap:1px;margin:1rem 0;
 padding:0;background:var(--line);border:1px solid var(--line);border-radius:4px;overflow:hidden}
-.tiles div{padding:.8rem 1rem;background:var(--paper)}
+.tiles div{flex:1 1 9.5rem;padding:.8rem 1rem;background:var(--paper)}
 .tiles dt{font-size:.8rem;color:var(--soft)}
 .tiles dd{margin:.1rem 0 0;font-size:1.5rem;line-height:1.3;font-variant-numeric:tabular-nums}
 .tiles small{display:block;font-size:.8rem;color:var(--soft)}
@@ -89,9 +89,9 @@ svg .tiny{font-size:9.5px}svg .halo{paint-order:stroke;stroke:var(--paper);strok
 @media screen and (max-width:40rem){main{margin:0;padding:1.2rem 1rem 2rem;border:0;border-radius:0}
 h1{font-size:1.75rem}.banner{padding:1.1rem 1rem;gap:.9rem}.banner>svg{width:2.4rem;height:2.4rem}
 .facts{grid-template-columns:1fr}.facts dt{border:0;padding-bottom:0}
-.facts dd{padding-top:.1rem}.wide>svg{min-width:30rem}.tiles{grid-template-columns:1fr 1fr}
+.facts dd{padding-top:.1rem}.wide>svg{min-width:30rem}
 .meter text{font-size:19px}
-.tiles div{padding:.6rem .7rem}.tiles dd{font-size:1.25rem}}
+.tiles div{flex-basis:40%;padding:.6rem .7rem}.tiles dd{font-size:1.25rem}}
 @media print{@page{size:A4;margin:16mm 17mm 18mm;@bottom-right{content:"Page " counter(page) " of "
 counter(pages);font:8pt sans-serif;color:#5c5f66}}
 html{font-size:9.5pt}body{font-size:1rem}main{max-width:none;margin:0;padding:0;border:0}h1{font-size:2rem}
