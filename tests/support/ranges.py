@@ -143,8 +143,8 @@ class RangeHandler(BaseHTTPRequestHandler):
     def body(self, data: bytes) -> None:
         if self.command == "HEAD":
             return
+        self.now.sent += len(data)  # before it is sent: a test may look as soon as it has arrived
         self.wfile.write(data)
-        self.now.sent += len(data)
 
     def hang_up(self) -> bool:
         self.close_connection = True
