@@ -23,7 +23,9 @@ _KINDS = {"position": "by position", "aligned": "aligned"}
 _FACTORED = "factored into two"
 _ROW = 22
 _NAMES = 180
-_SCALE = 240
+_SCALE = 200
+_WORDS = 44
+"""Letters that fit behind the scale."""
 
 _SOUND = (
     "Which part of the model is which tensor, in which order its channels lie, and what was done to"
@@ -200,11 +202,19 @@ def _row(fate: TensorFate, top: float) -> str:
         told = as_found(fate)
         parts.append(svg.label(_NAMES + 4, middle + 4, told, anchor="start", kind="tiny"))
     parts.append(_square(after, middle, 8, 0))
-    words = ", ".join(fate.changes[:3]) or "unchanged"
-    parts.append(
-        svg.label(_NAMES + _SCALE + 12, middle + 4, words[:42], anchor="start", kind="tiny")
-    )
+    words = briefly(fate.changes) or "unchanged"
+    parts.append(svg.label(_NAMES + _SCALE + 12, middle + 4, words, anchor="start", kind="tiny"))
     return "".join(parts)
+
+
+def briefly(changes: Sequence[str]) -> str:
+    """As many changes as fit into a row; what is left out is counted."""
+    for kept in range(len(changes), 0, -1):
+        left = len(changes) - kept
+        words = ", ".join(changes[:kept]) + (f" and {left} more" if left else "")
+        if len(words) <= _WORDS:
+            return words
+    return f"{changes[0][: _WORDS - 1]}…" if changes else ""
 
 
 def _square(x: float, y: float, side: float, colour: int) -> str:
