@@ -57,6 +57,25 @@ def test_no_word_of_it_where_it_was_not_needed(marked: Path, key: Path) -> None:
     assert "anchor" not in verdict.reason
 
 
+def test_a_damaged_anchor_beside_the_claim_does_not_hide_a_mark_in_its_place(
+    marked: Path, key: Path
+) -> None:
+    path, mine = marked, Key.load(key)
+    anchor = Path(f"{path}.anchor")
+    data = bytearray(anchor.read_bytes())
+    data[-40] ^= 1
+    anchor.write_bytes(data)
+    for given in (None, claim_of(path)):
+        verdict = neuralmark.verify(path, mine, claim=given)
+        assert verdict.verified
+        assert "the anchor was not used (" in verdict.reason
+    with pytest.raises(AnchorError):  # named, it must be good
+        neuralmark.verify(path, mine, options=VerifyOptions(anchor=anchor))
+    save_file({name: value[::-1].copy() for name, value in load_file(path).items()}, path)
+    with pytest.raises(AnchorError):  # and where it is needed
+        neuralmark.verify(path, mine)
+
+
 def test_a_mark_without_an_anchor(marked: Path, key: Path) -> None:
     path, mine = marked, Key.load(key)
     without_anchor(path, mine)

@@ -14,7 +14,7 @@ import numpy as np
 from neuralmark.anchors.aligning import align
 from neuralmark.anchors.aligning.contract import ALIKE, Aligned, too_large
 from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEntry
-from neuralmark.anchors.cleaning import Trust, clean, rounding_of
+from neuralmark.anchors.cleaning import Cleaned, Trust, clean, rounding_of
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.factors import likeness, rescaled
 from neuralmark.anchors.locating import Located, LocatedWeights, locate
@@ -24,7 +24,16 @@ from neuralmark.anchors.moves import Move, Moves, moved
 from neuralmark.anchors.recutting import recut
 from neuralmark.anchors.refinding import WEAK, refound
 from neuralmark.anchors.spares import BEHIND, LeftOver
-from neuralmark.anchors.standing import FAINT, QUICK, Closeness, closeness, hollow, stands, trusted
+from neuralmark.anchors.standing import (
+    FAINT,
+    QUICK,
+    Closeness,
+    closeness,
+    holding,
+    hollow,
+    stands,
+    trusted,
+)
 from neuralmark.core.names import canonical_name
 from neuralmark.records.alignment import Alignment, TensorFate
 from neuralmark.structures.structure import Array
@@ -208,7 +217,7 @@ class Restoration:
             effort=self._options.effort,
             found=_short(found if whole else 0.0),
             set_aside=_short(max(0.0, filled - (1 - found))),
-            likeness=_short(dot / math.sqrt(energy * held) if energy * held > 0 else 0.0),
+            likeness=_short(_cosine((dot, energy, held))),
             notes=tuple(f"{each.fate.name}: {note}" for each in self._done for note in each.notes),
             seconds=round(time.monotonic() - self._begun, 1),
         )
@@ -239,14 +248,12 @@ class Restoration:
             still = all(move.is_same for move in moves)
             values = fitted if scaled or not still else values  # else what was regressed is noise
         masks = [move.found for move in moves] + [np.ones(1, bool)] * (2 - len(moves))
-        dot, energy, held = _products(values, anchor)
-        cosine = dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
+        masks = list(holding(values)) if behind else masks
+        cleaned = clean(values, anchor, (masks[0], masks[1]))
+        products = _products(_as_read(cleaned) if behind else values, anchor)
+        cosine = _cosine(products)
         if beyond and cosine < ALIKE and not located.direct and not behind:
             changes = (*changes, beyond)
-        cleaned = clean(values, anchor, (masks[0], masks[1]))
-        if behind:
-            dot, energy, held = _products(anchor + cleaned.kept, anchor)
-            cosine = dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
         fate = TensorFate(
             name=entry.name,
             source=located.view.describe(),
@@ -255,7 +262,6 @@ class Restoration:
             found=_short(float(masks[0].mean() * masks[1].mean())),
             changes=tuple(dict.fromkeys((*changes, *scaled))),
         )
-        products = dot, energy, held
         share, trust, notes = cleaned.share, cleaned.trust, cleaned.notes
         return RestoredTensor(cleaned.kept, cleaned.fill, share, trust, fate, notes, products)
 
@@ -265,19 +271,19 @@ class Restoration:
         return len(self._close) == len(self._marked) and all(c.little for c in self._close.values())
 
     def _as_it_is(self, entry: AnchorEntry) -> RestoredTensor:
-        located, (dot, energy, held) = self._located[entry.name], self._close[entry.name].products
+        located, products = self._located[entry.name], self._close[entry.name].products
         fate = TensorFate(
             name=entry.name,
             source=located.view.describe(),
             likeness=_short(located.cosine),
-            restored=_short(dot / math.sqrt(energy * held) if energy * held > 0 else 0.0),
+            restored=_short(_cosine(products)),
             found=1.0,
             changes=tuple(dict.fromkeys(located.changes)),
         )
         values = self._held.pop(entry.name, None)
         values = located.view.read(self._suspect) if values is None else values
         trust = Trust(values.size, 1.0, 0.0, 0.0, little=True)
-        return RestoredTensor(None, values, 0.0, trust, fate, (), (dot, energy, held))
+        return RestoredTensor(None, values, 0.0, trust, fate, (), products)
 
     def _placed(self, entry: AnchorEntry) -> tuple[Located, Moves, tuple[str, ...]] | None:
         """Where a tensor was found, and how its axes move; None where it was not looked for."""
@@ -339,6 +345,17 @@ def moves_fit(values: Array, moves: Moves, shape: tuple[int, ...]) -> bool:
         if move.matrix is not None and move.matrix.shape[1] != length:
             return False
     return values.shape[len(moves) :] == shape[len(moves) :]
+
+
+def _as_read(cleaned: Cleaned) -> Array:
+    """A tensor as the mark is read from it, where most of it was set aside: noise and all."""
+    gain = cleaned.trust.gain
+    return cleaned.fill + cleaned.kept / np.float32(gain) if gain > 0 else cleaned.kept
+
+
+def _cosine(products: tuple[float, float, float]) -> float:
+    dot, energy, held = products
+    return dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
 
 
 def _products(values: Array, anchor: Array) -> tuple[float, float, float]:

@@ -30,6 +30,8 @@ class Evidence:
     anchor: Anchor | None = None
     beside: bool = False
     """Whether the claim was found beside the suspect, not given."""
+    damaged: AnchorError | None = None
+    """Why the anchor beside the claim cannot be used."""
 
 
 def evidence_for(
@@ -40,8 +42,12 @@ def evidence_for(
     tensors: Sequence[str] | None = None,
     anchor: Any = None,
     beside: bool = True,
+    spare_damaged: bool = False,
 ) -> Evidence:
     """The claim and the anchor that were given; else those beside the model, or beside the claim.
+
+    With `spare_damaged` an anchor that nobody named and that cannot be used is told, not raised:
+    weights that lie where they were are read without it.
 
     A claim beside the suspect may be anybody's: the key is derived from what it says, so a made-up
     one is one more draw of fair coins.
@@ -54,9 +60,15 @@ def evidence_for(
     seek = given is None and near is not None and not _stands_alone(anchor)
     followed = claim_beside(near, key, tensors) if seek and near is not None else given
     found = _given_anchor(anchor, key, followed)
+    damaged = None
     if found is None and followed is not None and followed.anchor is not None:
-        found = _near_anchor(claim if given is not None else None, near, key, followed)
-    return Evidence(followed, found, beside=seek and followed is not None)
+        try:
+            found = _near_anchor(claim if given is not None else None, near, key, followed)
+        except AnchorError as error:
+            if not spare_damaged:
+                raise
+            damaged = error
+    return Evidence(followed, found, beside=seek and followed is not None, damaged=damaged)
 
 
 def _stands_alone(anchor: Any) -> bool:

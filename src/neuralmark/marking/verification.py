@@ -17,6 +17,7 @@ from neuralmark.checkpoints import Checkpoint, is_shard, open_checkpoint, place_
 from neuralmark.core import bound, readout
 from neuralmark.core.key import Float, Mark
 from neuralmark.errors import (
+    AnchorError,
     CheckpointError,
     NeuralMarkError,
     NonFiniteError,
@@ -91,7 +92,13 @@ def verify(
         options = replace(options, full_digest=_quickly_read(checkpoint))
     before = checkpoint.stamps()
     known = evidence_for(
-        model, key, claim=claim, tensors=tensors, anchor=options.anchor, beside=beside
+        model,
+        key,
+        claim=claim,
+        tensors=tensors,
+        anchor=options.anchor,
+        beside=beside,
+        spare_damaged=True,
     )
     try:
         verdict = examine(
@@ -107,6 +114,8 @@ def verify(
         if not opened.wants:
             raise
         raise UnreadableError(opened.wants) from None
+    if known.damaged is not None:
+        verdict = _without_anchor(verdict, known.damaged)
     verdict = replace(verdict, pins=checkpoint.pins())
     if known.claim is not None:
         verdict = replace(verdict, claim_digest=known.claim.digest)
@@ -120,6 +129,13 @@ def verify(
     if verdict.status in _NOT_FOUND and missing:
         return replace(verdict, status=UNREADABLE, reason=f"{missing}; {verdict.reason}")
     return verdict
+
+
+def _without_anchor(verdict: Verdict, damaged: AnchorError) -> Verdict:
+    """A verdict that needed no anchor, and says why the one beside the claim was not used."""
+    if not verdict.verified:
+        raise damaged
+    return replace(verdict, reason=f"{verdict.reason}; the anchor was not used ({damaged})")
 
 
 def _quickly_read(checkpoint: Checkpoint) -> bool:
