@@ -232,3 +232,21 @@ def test_tensors_and_what_was_done_to_them_are_told_apart(marked: Path, key: Pat
     save_file(turned, marked)
     told = call("verify", marked, "--key", key)
     assert "x.layer1.weight, transposed; x.layer2.weight, transposed" in told.out
+
+
+def test_what_was_found_elsewhere_is_told_of_strangers(
+    marked: Path, key: Path, tmp_path: Path
+) -> None:
+    """Whichever of both readings gave more bits, the share that was found is in the reason."""
+    table = load_file(marked)
+    rng = np.random.default_rng(3)
+    for number in range(3):
+        other = tmp_path / f"other{number}.safetensors"
+        save_file(
+            {n: rng.standard_normal(v.shape).astype(v.dtype) for n, v in table.items()}, other
+        )
+        verdict = neuralmark.verify(other, Key.load(key), claim=claim_of(marked))
+        assert not verdict.verified
+        assert "of the marked weights" in verdict.reason
+        assert verdict.alignment is not None
+        assert all(not fate.source for fate in verdict.alignment.tensors if not fate.found)

@@ -302,8 +302,8 @@ class Restoration:
             why = "not found"
         fate = TensorFate(
             name=entry.name,
-            source="" if located is None else located.view.describe(),
-            likeness=0.0 if located is None else _short(located.cosine),
+            source="",
+            likeness=0.0,
             restored=0.0,
             found=0.0,
             changes=(f"filled from the anchor: {why}",),

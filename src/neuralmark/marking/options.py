@@ -112,6 +112,12 @@ class EmbedOptions:
                 "anchor must be True, False or the anchor file of an earlier release, not"
                 f" {self.anchor!r:.60}"
             )
+        if self.anchor is not True and self.anchor_bits != USUAL_BITS:
+            raise ParameterError(
+                "anchor_bits is for a new anchor: one of an earlier release keeps its own"
+                if self.anchor
+                else "anchor_bits is for an anchor, and anchor=False writes none"
+            )
         if self.in_span and self.budget is not None:
             raise ParameterError("a mark in an adapter's span takes a strength, not a budget")
 

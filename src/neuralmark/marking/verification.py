@@ -32,6 +32,7 @@ from neuralmark.marking.evidence import evidence_for
 from neuralmark.marking.judging import (
     Finding,
     Looked,
+    elsewhere,
     held_back,
     judge,
     judge_aligned,
@@ -240,6 +241,7 @@ def examine_anchored(
     if placed is not None and placed.matched > aligned.matched:
         looked = Looked.at(suspect, [placed.attempt], trials=trials)
         verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
+        verdict = replace(verdict, reason=f"{verdict.reason}{elsewhere(aligned.matched, record)}")
     else:
         broken = _broken(suspect, anchor) if placed is None else []
         looked = Looked.restored(suspect, anchor.placement, record.found, trials, broken)
