@@ -16,7 +16,14 @@ from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.locating.layouts import size_of
 from neuralmark.anchors.locating.profiles import distances, profile
 from neuralmark.anchors.locating.restructured import PASSES, length_penalty
-from neuralmark.anchors.locating.runs import Run, Way, crossings, named_order, tiled, work_of
+from neuralmark.anchors.locating.runs import (
+    NeighbourRun,
+    RunWay,
+    crossings,
+    named_order,
+    tiled,
+    work_of,
+)
 from neuralmark.anchors.locating.seeking import LIMIT, LOOK
 from neuralmark.anchors.locating.suspect import Shape, SuspectWeights
 from neuralmark.anchors.locating.views import View
@@ -37,19 +44,19 @@ _BUDGET = LIMIT * 2 * LOOK
 class RunParts:
     """Which neighbours are which tensor, and how far from it they are in each way."""
 
-    runs: dict[str, Run]
-    apart: dict[str, dict[Way, float]]
-    views: dict[str, dict[Way, View]]
+    runs: dict[str, NeighbourRun]
+    apart: dict[str, dict[RunWay, float]]
+    views: dict[str, dict[RunWay, View]]
 
-    def plans(self) -> Iterator[dict[str, Way]]:
+    def plans(self) -> Iterator[dict[str, RunWay]]:
         """Ways for all tensors at once: each as its profile tells, then one for all."""
         first = {name: self._first(name) for name in self.apart}
         yield first
-        sums: dict[Way, list[float]] = defaultdict(list)
+        sums: dict[RunWay, list[float]] = defaultdict(list)
         for ways in self.apart.values():
             for way, cost in ways.items():
                 sums[way].append(cost)
-        kinds: dict[bool, list[Way]] = defaultdict(list)
+        kinds: dict[bool, list[RunWay]] = defaultdict(list)
         for way in sorted(sums, key=lambda w: (not w.usual, sum(sums[w]) / len(sums[w]), w.order)):
             kinds[way.axis is None].append(way)
         for number in range(max(map(len, kinds.values()), default=0)):
@@ -59,7 +66,7 @@ class RunParts:
                 for name, own in self.apart.items()
             }
 
-    def _first(self, name: str) -> Way:
+    def _first(self, name: str) -> RunWay:
         """As names tell, else the nearest by profile."""
         order, ways = named_order(self.runs[name].names), self.apart[name]
         told = [way for way in ways if way.axis is not None and way.order == order]
@@ -72,13 +79,17 @@ class RunSightings:
 
     suspect: SuspectWeights
     anchor: Anchor
-    views: dict[tuple[Run, str], dict[Way, View]] = field(default_factory=dict)
+    views: dict[tuple[NeighbourRun, str], dict[RunWay, View]] = field(default_factory=dict)
     spent: list[float] = field(default_factory=lambda: [0.0])
     charged: set[View] = field(default_factory=set)
 
     @classmethod
     def of(
-        cls, suspect: SuspectWeights, anchor: Anchor, weak: Sequence[str], runs: Iterable[Run]
+        cls,
+        suspect: SuspectWeights,
+        anchor: Anchor,
+        weak: Sequence[str],
+        runs: Iterable[NeighbourRun],
     ) -> "RunSightings":
         """All that there is room for."""
         seen = cls(suspect, anchor)
@@ -87,7 +98,7 @@ class RunSightings:
         return seen
 
     def parts(
-        self, weak: Sequence[str], tried: Collection[tuple[Run, str]], used: set[str]
+        self, weak: Sequence[str], tried: Collection[tuple[NeighbourRun, str]], used: set[str]
     ) -> RunParts:
         """Runs that are near these tensors and do not overlap; none that was tried for it."""
         table = {
@@ -95,7 +106,7 @@ class RunSightings:
             for key, ways in self.table.items()
             if key[1] in weak and key not in tried and used.isdisjoint(key[0].names)
         }
-        costs: dict[Run, float] = {}
+        costs: dict[NeighbourRun, float] = {}
         for (run, _), ways in table.items():
             cost = min(*ways.values(), FARTHEST) + CROSSED * crossings(run)
             costs[run] = min(cost, costs.get(run, np.inf))
@@ -104,11 +115,11 @@ class RunSightings:
         apart = _of_one_orientation({name: table[run, name] for name, run in runs.items()})
         return RunParts(runs, apart, {name: self.views[runs[name], name] for name in runs})
 
-    def add(self, run: Run, weak: Sequence[str]) -> None:
+    def add(self, run: NeighbourRun, weak: Sequence[str]) -> None:
         """All ways in which a run may be one of these, as long as there is room for it."""
         fused = _fused(self.anchor)
         shapes = self.suspect.shapes
-        ways: dict[tuple[Shape, bool], dict[Way, View]] = {}
+        ways: dict[tuple[Shape, bool], dict[RunWay, View]] = {}
         for name in weak:
             shape = self.anchor.entry(name).shape
             kind = shape, name in fused
@@ -120,7 +131,7 @@ class RunSightings:
             if ways[kind]:
                 self.views[run, name] = ways[kind]
 
-    def _afford(self, ways: Mapping[Way, View]) -> bool:
+    def _afford(self, ways: Mapping[RunWay, View]) -> bool:
         shapes = self.suspect.shapes
         fresh = {view for view in ways.values() if view not in self.charged}
         cost = sum(work_of(v, shapes) + PASSES * float(size_of(v.shape(shapes))) for v in fresh)
@@ -131,9 +142,9 @@ class RunSightings:
         return True
 
     @cached_property
-    def table(self) -> dict[tuple[Run, str], dict[Way, float]]:
+    def table(self) -> dict[tuple[NeighbourRun, str], dict[RunWay, float]]:
         """How far apart the profiles are."""
-        found: dict[tuple[Run, str], dict[Way, float]] = defaultdict(dict)
+        found: dict[tuple[NeighbourRun, str], dict[RunWay, float]] = defaultdict(dict)
         classes: dict[Shape, dict[str, None]] = defaultdict(dict)
         for _, name in self.views:
             classes[self.anchor.entry(name).shape][name] = None
@@ -153,7 +164,7 @@ class RunSightings:
         return dict(found)
 
 
-def _of_one_orientation(apart: dict[str, dict[Way, float]]) -> dict[str, dict[Way, float]]:
+def _of_one_orientation(apart: dict[str, dict[RunWay, float]]) -> dict[str, dict[RunWay, float]]:
     """What lengths tell of most matrices holds for square ones too."""
     told = [{way.turned for way in ways} for ways in apart.values()]
     sure = [turned == {True} for turned in told if len(turned) == 1]
@@ -173,8 +184,10 @@ def _fused(anchor: Anchor) -> frozenset[str]:
 
 
 def _assigned(
-    weak: Sequence[str], runs: Sequence[Run], table: Mapping[tuple[Run, str], dict[Way, float]]
-) -> dict[str, Run]:
+    weak: Sequence[str],
+    runs: Sequence[NeighbourRun],
+    table: Mapping[tuple[NeighbourRun, str], dict[RunWay, float]],
+) -> dict[str, NeighbourRun]:
     """Each tensor the run that is nearest, none twice, all together at best."""
     from scipy.optimize import linear_sum_assignment
 
