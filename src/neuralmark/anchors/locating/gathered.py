@@ -14,8 +14,8 @@ import numpy as np
 
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.locating.layouts import size_of
-from neuralmark.anchors.locating.profiles import distances, profile
-from neuralmark.anchors.locating.restructured import PASSES, length_penalty
+from neuralmark.anchors.locating.profiles import Profile, distances, profile
+from neuralmark.anchors.locating.restructured import CLOSE, PASSES, length_penalty
 from neuralmark.anchors.locating.runs import (
     NeighbourRun,
     RunWay,
@@ -81,7 +81,6 @@ class RunSightings:
     anchor: Anchor
     views: dict[tuple[NeighbourRun, str], dict[RunWay, View]] = field(default_factory=dict)
     spent: list[float] = field(default_factory=lambda: [0.0])
-    charged: set[View] = field(default_factory=set)
 
     @classmethod
     def of(
@@ -117,41 +116,49 @@ class RunSightings:
 
     def add(self, run: NeighbourRun, weak: Sequence[str]) -> None:
         """All ways in which a run may be one of these, as long as there is room for it."""
-        fused = _fused(self.anchor)
-        shapes = self.suspect.shapes
-        ways: dict[tuple[Shape, bool], dict[RunWay, View]] = {}
-        for name in weak:
-            shape = self.anchor.entry(name).shape
-            kind = shape, name in fused
-            if size_of(shape) > LARGEST:
-                continue
-            if kind not in ways:
-                found = run.ways(shapes, shape, fused=kind[1])
-                ways[kind] = found if self._afford(found) else {}
-            if ways[kind]:
-                self.views[run, name] = ways[kind]
+        fused, shapes = _fused(self.anchor), self.suspect.shapes
+        kinds = {name: (self.anchor.entry(name).shape, name in fused) for name in weak}
+        ways = {
+            kind: run.ways(shapes, kind[0], fused=kind[1])
+            for kind in dict.fromkeys(kinds.values())
+            if size_of(kind[0]) <= LARGEST
+        }
+        off = {
+            (kind, way): length_penalty(kind[0], view.shape(shapes))
+            for kind, found in ways.items()
+            for way, view in found.items()
+        }
+        most = min(off.values(), default=0.0) + CLOSE
+        near = {
+            kind: {way: view for way, view in found.items() if off[kind, way] <= most}
+            for kind, found in ways.items()
+        }
+        if self._afford({view for found in near.values() for view in found.values()}):
+            self.views.update({(run, n): near[k] for n, k in kinds.items() if near.get(k)})
 
-    def _afford(self, ways: Mapping[RunWay, View]) -> bool:
+    def _afford(self, views: Collection[View]) -> bool:
         shapes = self.suspect.shapes
-        fresh = {view for view in ways.values() if view not in self.charged}
-        cost = sum(work_of(v, shapes) + PASSES * float(size_of(v.shape(shapes))) for v in fresh)
+        cost = sum(work_of(v, shapes) + PASSES * float(size_of(v.shape(shapes))) for v in views)
         if self.spent[0] + cost > _BUDGET:
             return False
         self.spent[0] += cost
-        self.charged.update(fresh)
         return True
 
     @cached_property
     def table(self) -> dict[tuple[NeighbourRun, str], dict[RunWay, float]]:
         """How far apart the profiles are."""
         found: dict[tuple[NeighbourRun, str], dict[RunWay, float]] = defaultdict(dict)
+        known: dict[View, Profile] = {}
         classes: dict[Shape, dict[str, None]] = defaultdict(dict)
         for _, name in self.views:
             classes[self.anchor.entry(name).shape][name] = None
         for shape, names in classes.items():
             pairs = {k: ways for k, ways in self.views.items() if k[1] in names}
             views = list(dict.fromkeys(view for ways in pairs.values() for view in ways.values()))
-            held = [profile(view.read(self.suspect)) for view in views]
+            for view in views:
+                if view not in known:
+                    known[view] = profile(view.read(self.suspect))
+            held = [known[view] for view in views]
             mine = [profile(self.anchor[name]) for name in names]
             apart = distances(mine, held)
             shapes = [view.shape(self.suspect.shapes) for view in views]
