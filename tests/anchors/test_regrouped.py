@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.locating import runs
-from neuralmark.anchors.locating.runs import Run, named_order, tiled
+from neuralmark.anchors.locating.runs import NeighbourRun, named_order, tiled
 from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.restructure import Restructure
 from tests.support import rebuilt as digits
@@ -187,11 +187,11 @@ def test_attention_of_another_model_is_not_joined() -> None:
 
 def test_runs_are_seen_only_in_ways_that_fit() -> None:
     shapes = {"a": (4, 6), "b": (6, 6), "c": (6, 5), "d": (5, 3, 3, 3)}
-    run = Run(0, ("a", "b", "c"))
+    run = NeighbourRun(0, ("a", "b", "c"))
     assert {way.order for way in run.ways(shapes, (4, 5), fused=False)} == {(0, 1, 2)}
     assert not run.ways(shapes, (4, 5, 3, 3), fused=False)
-    assert not Run(1, ("b", "c", "d")).ways(shapes, (6, 3), fused=False)
-    three = Run(0, ("p", "q", "r"))
+    assert not NeighbourRun(1, ("b", "c", "d")).ways(shapes, (6, 3), fused=False)
+    three = NeighbourRun(0, ("p", "q", "r"))
     ways = three.ways(dict.fromkeys("pqr", (8, 8)), (8, 24), fused=True)
     joined = [way for way in ways if way.axis is not None]
     assert {(way.axis, way.turned) for way in joined} == {(1, False), (0, True)}

@@ -19,7 +19,7 @@ from neuralmark.anchors.locating import Located, LocatedWeights
 from neuralmark.anchors.locating.combined import Product
 from neuralmark.anchors.locating.gathered import RunParts, RunSightings
 from neuralmark.anchors.locating.restructured import tables_of
-from neuralmark.anchors.locating.runs import COUNTS, Run, runs_of
+from neuralmark.anchors.locating.runs import COUNTS, NeighbourRun, runs_of
 from neuralmark.anchors.locating.suspect import Shape, SuspectWeights
 from neuralmark.anchors.locating.views import View
 from neuralmark.anchors.refinding import BETTER, ENOUGH, WEAK, shapes_to_spare
@@ -74,7 +74,7 @@ def regrouped(
         vectors = {entry.name for entry in anchor.entries if len(entry.shape) < 2}
         free = set(names) - _used({**located, **found}, {*weak, *vectors})
         seen = RunSightings.of(suspect, anchor, weak, runs_of(names, free, count))
-        tried: set[tuple[Run, str]] = set()
+        tried: set[tuple[NeighbourRun, str]] = set()
         more: dict[str, Located] | None = None
         while more is None or more:  # once more as long as something is found
             parts = seen.parts([n for n in weak if n not in found], tried, _used(found, ()))

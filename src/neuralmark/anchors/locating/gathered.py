@@ -14,9 +14,16 @@ import numpy as np
 
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.locating.layouts import size_of
-from neuralmark.anchors.locating.profiles import distances, profile
-from neuralmark.anchors.locating.restructured import PASSES, length_penalty
-from neuralmark.anchors.locating.runs import Run, Way, crossings, named_order, tiled, work_of
+from neuralmark.anchors.locating.profiles import Profile, distances, profile
+from neuralmark.anchors.locating.restructured import CLOSE, PASSES, length_penalty
+from neuralmark.anchors.locating.runs import (
+    NeighbourRun,
+    RunWay,
+    crossings,
+    named_order,
+    tiled,
+    work_of,
+)
 from neuralmark.anchors.locating.seeking import LIMIT, LOOK
 from neuralmark.anchors.locating.suspect import Shape, SuspectWeights
 from neuralmark.anchors.locating.views import View
@@ -37,19 +44,19 @@ _BUDGET = LIMIT * 2 * LOOK
 class RunParts:
     """Which neighbours are which tensor, and how far from it they are in each way."""
 
-    runs: dict[str, Run]
-    apart: dict[str, dict[Way, float]]
-    views: dict[str, dict[Way, View]]
+    runs: dict[str, NeighbourRun]
+    apart: dict[str, dict[RunWay, float]]
+    views: dict[str, dict[RunWay, View]]
 
-    def plans(self) -> Iterator[dict[str, Way]]:
+    def plans(self) -> Iterator[dict[str, RunWay]]:
         """Ways for all tensors at once: each as its profile tells, then one for all."""
         first = {name: self._first(name) for name in self.apart}
         yield first
-        sums: dict[Way, list[float]] = defaultdict(list)
+        sums: dict[RunWay, list[float]] = defaultdict(list)
         for ways in self.apart.values():
             for way, cost in ways.items():
                 sums[way].append(cost)
-        kinds: dict[bool, list[Way]] = defaultdict(list)
+        kinds: dict[bool, list[RunWay]] = defaultdict(list)
         for way in sorted(sums, key=lambda w: (not w.usual, sum(sums[w]) / len(sums[w]), w.order)):
             kinds[way.axis is None].append(way)
         for number in range(max(map(len, kinds.values()), default=0)):
@@ -59,7 +66,7 @@ class RunParts:
                 for name, own in self.apart.items()
             }
 
-    def _first(self, name: str) -> Way:
+    def _first(self, name: str) -> RunWay:
         """As names tell, else the nearest by profile."""
         order, ways = named_order(self.runs[name].names), self.apart[name]
         told = [way for way in ways if way.axis is not None and way.order == order]
@@ -72,13 +79,16 @@ class RunSightings:
 
     suspect: SuspectWeights
     anchor: Anchor
-    views: dict[tuple[Run, str], dict[Way, View]] = field(default_factory=dict)
+    views: dict[tuple[NeighbourRun, str], dict[RunWay, View]] = field(default_factory=dict)
     spent: list[float] = field(default_factory=lambda: [0.0])
-    charged: set[View] = field(default_factory=set)
 
     @classmethod
     def of(
-        cls, suspect: SuspectWeights, anchor: Anchor, weak: Sequence[str], runs: Iterable[Run]
+        cls,
+        suspect: SuspectWeights,
+        anchor: Anchor,
+        weak: Sequence[str],
+        runs: Iterable[NeighbourRun],
     ) -> "RunSightings":
         """All that there is room for."""
         seen = cls(suspect, anchor)
@@ -87,7 +97,7 @@ class RunSightings:
         return seen
 
     def parts(
-        self, weak: Sequence[str], tried: Collection[tuple[Run, str]], used: set[str]
+        self, weak: Sequence[str], tried: Collection[tuple[NeighbourRun, str]], used: set[str]
     ) -> RunParts:
         """Runs that are near these tensors and do not overlap; none that was tried for it."""
         table = {
@@ -95,7 +105,7 @@ class RunSightings:
             for key, ways in self.table.items()
             if key[1] in weak and key not in tried and used.isdisjoint(key[0].names)
         }
-        costs: dict[Run, float] = {}
+        costs: dict[NeighbourRun, float] = {}
         for (run, _), ways in table.items():
             cost = min(*ways.values(), FARTHEST) + CROSSED * crossings(run)
             costs[run] = min(cost, costs.get(run, np.inf))
@@ -104,43 +114,51 @@ class RunSightings:
         apart = _of_one_orientation({name: table[run, name] for name, run in runs.items()})
         return RunParts(runs, apart, {name: self.views[runs[name], name] for name in runs})
 
-    def add(self, run: Run, weak: Sequence[str]) -> None:
+    def add(self, run: NeighbourRun, weak: Sequence[str]) -> None:
         """All ways in which a run may be one of these, as long as there is room for it."""
-        fused = _fused(self.anchor)
-        shapes = self.suspect.shapes
-        ways: dict[tuple[Shape, bool], dict[Way, View]] = {}
-        for name in weak:
-            shape = self.anchor.entry(name).shape
-            kind = shape, name in fused
-            if size_of(shape) > LARGEST:
-                continue
-            if kind not in ways:
-                found = run.ways(shapes, shape, fused=kind[1])
-                ways[kind] = found if self._afford(found) else {}
-            if ways[kind]:
-                self.views[run, name] = ways[kind]
+        fused, shapes = _fused(self.anchor), self.suspect.shapes
+        kinds = {name: (self.anchor.entry(name).shape, name in fused) for name in weak}
+        ways = {
+            kind: run.ways(shapes, kind[0], fused=kind[1])
+            for kind in dict.fromkeys(kinds.values())
+            if size_of(kind[0]) <= LARGEST
+        }
+        off = {
+            (kind, way): length_penalty(kind[0], view.shape(shapes))
+            for kind, found in ways.items()
+            for way, view in found.items()
+        }
+        most = min(off.values(), default=0.0) + CLOSE
+        near = {
+            kind: {way: view for way, view in found.items() if off[kind, way] <= most}
+            for kind, found in ways.items()
+        }
+        if self._afford({view for found in near.values() for view in found.values()}):
+            self.views.update({(run, n): near[k] for n, k in kinds.items() if near.get(k)})
 
-    def _afford(self, ways: Mapping[Way, View]) -> bool:
+    def _afford(self, views: Collection[View]) -> bool:
         shapes = self.suspect.shapes
-        fresh = {view for view in ways.values() if view not in self.charged}
-        cost = sum(work_of(v, shapes) + PASSES * float(size_of(v.shape(shapes))) for v in fresh)
+        cost = sum(work_of(v, shapes) + PASSES * float(size_of(v.shape(shapes))) for v in views)
         if self.spent[0] + cost > _BUDGET:
             return False
         self.spent[0] += cost
-        self.charged.update(fresh)
         return True
 
     @cached_property
-    def table(self) -> dict[tuple[Run, str], dict[Way, float]]:
+    def table(self) -> dict[tuple[NeighbourRun, str], dict[RunWay, float]]:
         """How far apart the profiles are."""
-        found: dict[tuple[Run, str], dict[Way, float]] = defaultdict(dict)
+        found: dict[tuple[NeighbourRun, str], dict[RunWay, float]] = defaultdict(dict)
+        known: dict[View, Profile] = {}
         classes: dict[Shape, dict[str, None]] = defaultdict(dict)
         for _, name in self.views:
             classes[self.anchor.entry(name).shape][name] = None
         for shape, names in classes.items():
             pairs = {k: ways for k, ways in self.views.items() if k[1] in names}
             views = list(dict.fromkeys(view for ways in pairs.values() for view in ways.values()))
-            held = [profile(view.read(self.suspect)) for view in views]
+            for view in views:
+                if view not in known:
+                    known[view] = profile(view.read(self.suspect))
+            held = [known[view] for view in views]
             mine = [profile(self.anchor[name]) for name in names]
             apart = distances(mine, held)
             shapes = [view.shape(self.suspect.shapes) for view in views]
@@ -153,7 +171,7 @@ class RunSightings:
         return dict(found)
 
 
-def _of_one_orientation(apart: dict[str, dict[Way, float]]) -> dict[str, dict[Way, float]]:
+def _of_one_orientation(apart: dict[str, dict[RunWay, float]]) -> dict[str, dict[RunWay, float]]:
     """What lengths tell of most matrices holds for square ones too."""
     told = [{way.turned for way in ways} for ways in apart.values()]
     sure = [turned == {True} for turned in told if len(turned) == 1]
@@ -173,8 +191,10 @@ def _fused(anchor: Anchor) -> frozenset[str]:
 
 
 def _assigned(
-    weak: Sequence[str], runs: Sequence[Run], table: Mapping[tuple[Run, str], dict[Way, float]]
-) -> dict[str, Run]:
+    weak: Sequence[str],
+    runs: Sequence[NeighbourRun],
+    table: Mapping[tuple[NeighbourRun, str], dict[RunWay, float]],
+) -> dict[str, NeighbourRun]:
     """Each tensor the run that is nearest, none twice, all together at best."""
     from scipy.optimize import linear_sum_assignment
 

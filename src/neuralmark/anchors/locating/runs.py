@@ -27,7 +27,7 @@ _WORD = re.compile(r"[a-z]+")
 
 
 @dataclass(frozen=True)
-class Way:
+class RunWay:
     """How tensors in a row are put together."""
 
     order: tuple[int, ...]
@@ -45,7 +45,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Run:
+class NeighbourRun:
     """Tensors that lie in a row."""
 
     start: int
@@ -56,11 +56,13 @@ class Run:
         """Where the next begins."""
         return self.start + len(self.names)
 
-    def ways(self, shapes: Shapes, wanted: Shape, *, fused: bool) -> dict[Way, View]:
+    def ways(self, shapes: Shapes, wanted: Shape, *, fused: bool) -> dict[RunWay, View]:
         """All ways to see them as a tensor of about this shape; `fused`: of three parts too."""
         axes = (None, 0, 1) if fused and len(self.names) == PARTS else (None,)
         found = {}
-        for way in (Way(order, axis) for axis in axes for order in _orders(len(self.names), axis)):
+        for way in (
+            RunWay(order, axis) for axis in axes for order in _orders(len(self.names), axis)
+        ):
             view = self._seen(way, shapes)
             shape = None if view is None else view.shape(shapes)
             if view is None or shape is None or len(shape) != len(wanted):
@@ -68,10 +70,10 @@ class Run:
             if nearly(shape, wanted):
                 found[way] = view
             if len(shape) == 2 and nearly(shape[::-1], wanted):
-                found[Way(way.order, way.axis, turned=True)] = Turned(view, (1, 0))
+                found[RunWay(way.order, way.axis, turned=True)] = Turned(view, (1, 0))
         return found
 
-    def _seen(self, way: Way, shapes: Shapes) -> View | None:
+    def _seen(self, way: RunWay, shapes: Shapes) -> View | None:
         names = [self.names[place] for place in way.order]
         if way.axis is not None:
             return _joined(names, way.axis, shapes)
@@ -83,30 +85,31 @@ class Run:
         return made
 
 
-def runs_of(names: Sequence[str], free: Collection[str], count: int) -> Iterator[Run]:
+def runs_of(names: Sequence[str], free: Collection[str], count: int) -> Iterator[NeighbourRun]:
     """All runs of so many of these that are free."""
     for start in range(len(names) - count + 1):
-        run = Run(start, tuple(names[start : start + count]))
+        run = NeighbourRun(start, tuple(names[start : start + count]))
         if all(name in free for name in run.names):
             yield run
 
 
-def tiled(count: int, costs: Mapping[Run, float], skipped: float) -> list[Run]:
+def tiled(count: int, costs: Mapping[NeighbourRun, float], skipped: float) -> list[NeighbourRun]:
     """Runs that do not overlap, of the least cost together; what lies in none costs `skipped`.
 
-    >>> one, two, three = Run(0, ("a", "b")), Run(1, ("b", "c")), Run(2, ("c",))
+    >>> one, two = NeighbourRun(0, ("a", "b")), NeighbourRun(1, ("b", "c"))
+    >>> three = NeighbourRun(2, ("c",))
     >>> [run.names for run in tiled(3, {one: 0.1, two: 0.05, three: 0.2}, 1.0)]
     [('a', 'b'), ('c',)]
     """
-    ending: dict[int, list[Run]] = {}
+    ending: dict[int, list[NeighbourRun]] = {}
     for run in costs:
         ending.setdefault(run.stop, []).append(run)
-    best: list[tuple[float, Run | None]] = [(0.0, None)]
+    best: list[tuple[float, NeighbourRun | None]] = [(0.0, None)]
     for stop in range(1, count + 1):
-        ways: list[tuple[float, Run | None]] = [(best[stop - 1][0] + skipped, None)]
+        ways: list[tuple[float, NeighbourRun | None]] = [(best[stop - 1][0] + skipped, None)]
         ways += [(best[run.start][0] + costs[run], run) for run in ending.get(stop, ())]
         best.append(min(ways, key=lambda way: way[0]))
-    found: list[Run] = []
+    found: list[NeighbourRun] = []
     at = count
     while at:
         last = best[at][1]
@@ -115,10 +118,10 @@ def tiled(count: int, costs: Mapping[Run, float], skipped: float) -> list[Run]:
     return found[::-1]
 
 
-def crossings(run: Run) -> int:
+def crossings(run: NeighbourRun) -> int:
     """How often the names of neighbours are not those of one layer.
 
-    >>> crossings(Run(0, ("fc.a.weight", "fc.b.weight", "out.a.weight")))
+    >>> crossings(NeighbourRun(0, ("fc.a.weight", "fc.b.weight", "out.a.weight")))
     1
     """
     layers = [_layer(name) for name in run.names]
