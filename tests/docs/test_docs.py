@@ -35,6 +35,21 @@ def test_every_command_in_the_readme_exists() -> None:
         assert f"neuralmark {verb}" in known, verb
 
 
+def test_pages_count_the_attacks_that_there_are() -> None:
+    from neuralmark import attacks
+
+    counts = {
+        str(page.relative_to(ROOT)): set(
+            re.findall(r"\b(\d+) attacks\b", page.read_text(encoding="utf-8"))
+        )
+        for page in PAGES
+        if page.name != "CHANGELOG.md"  # what it tells was so at the time
+    }
+    told = {page: count for page, count in counts.items() if count}
+    assert told.keys() >= {"README.md", "docs/researcher.md"}
+    assert set().union(*told.values()) == {str(len(attacks.names()))}, "see 'attack list'"
+
+
 def command() -> object:
     from neuralmark.cli import neuralmark as group
 

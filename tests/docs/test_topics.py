@@ -118,14 +118,16 @@ def test_schemes() -> None:
     torch.manual_seed(0)
     inner = torch.nn.Sequential(OrderedDict(conv2=torch.nn.Conv2d(64, 64, 3)))
     model = torch.nn.Sequential(OrderedDict(layer3=torch.nn.Sequential(inner)))
-    names = {
+    names: dict[str, Any] = {
         "neuralmark": neuralmark,
         "model": model,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
     }
     for block in blocks("schemes.md", "python"):
         run(block, names)
-    assert "mark" in names
+    assert names["suspicion"].matched == 24  # DeepIPR's third version
+    assert (names["verdict"].status, names["verdict"].matched) == ("verified", 160)  # Lim's mark
+    assert (names["undone"].status, names["undone"].matched) == ("not-verified", 87)
 
 
 def test_disputes() -> None:

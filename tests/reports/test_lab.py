@@ -119,6 +119,31 @@ def test_the_page_has_contents_that_lead_somewhere_and_fetches_nothing() -> None
     assert "Not run at this scale" in page
 
 
+def test_wide_tables_fit_or_scroll_in_a_box_of_their_own() -> None:
+    found = rows("pruning")
+    whole = parts(found)
+    drawings = {
+        f"{each.experiment.name}-{i}": "<svg></svg>"
+        for each in whole
+        for i, _ in enumerate(each.figures, 1)
+    }
+    page = html(SMOKE, found, whole, drawings)
+    assert '<main class="broad">' in page
+    assert page.count("<table>") == page.count('<div class="scroll"><table>') > 0
+    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    assert ".scroll{overflow-x:auto}" in style
+    # 72 rem are 1,152 pixels; no cell of a broad page is kept on one line for being the last
+    assert ".broad{max-width:72rem}" in style
+    assert ".broad td:last-child{white-space:normal}" in style
+
+
+def test_a_value_stays_with_its_interval_and_brackets_may_go_below() -> None:
+    cell = Cell("36.1 ± 1.4 (99.0 ± 0.2)")
+    words = html_table(Table("t", ("a", "b"), (("3.4 ± 0.9", cell),)))
+    assert "<td>3.4\u00a0±\u00a00.9</td>" in words
+    assert "<td>36.1\u00a0±\u00a01.4 (99.0\u00a0±\u00a00.2)</td>" in words
+
+
 def test_a_preset_of_ones_own_is_named_by_its_file() -> None:
     from dataclasses import replace
 

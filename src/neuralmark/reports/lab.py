@@ -231,7 +231,7 @@ def html(
     if nothing:
         names = ", ".join(e.name for e in nothing)
         inner += section("Without runs at this scale", paragraphs(text(names, 4000)))
-    return page(title, inner)
+    return page(title, inner, broad=True)
 
 
 def _html_part(preset: Preset, each: ReportPart, drawings: dict[str, str]) -> str:
@@ -288,10 +288,15 @@ def html_table(table: Table) -> str:
 
 def _html_cell(cell: Cell | str) -> str:
     if isinstance(cell, str):
-        return text(cell)
+        return _whole(text(cell))
     theirs = f'<br><small class="soft">{text(cell.paper)}</small>' if cell.paper else ""
     sign = f" <strong>{flag(cell)}</strong>" if cell.contradicts else ""
-    return text(cell.ours) + sign + theirs
+    return _whole(text(cell.ours)) + sign + theirs
+
+
+def _whole(markup: str) -> str:
+    """Without a line break between a value and its interval."""
+    return markup.replace(" ± ", "\u00a0±\u00a0")
 
 
 def markdown(preset: Preset, rows: Sequence[Row], parts: Sequence[ReportPart]) -> str:

@@ -37,8 +37,9 @@ class DeepSigns(TriggerScheme):
         origin="Darvish Rouhani, Chen and Koushanfar 2019, its white-box part",
         bit="a projection of a layer's mean activation over the triggers of a class",
         needs="a live model, and the triggers",
-        survives="pruning of half of the weights; fine-tuning in the form of the paper only;"
-        " rearranged channels lose it: an anchor is of weights",
+        survives="half pruned by size; a tenth pruned at random and fine-tuning in the form of"
+        " the paper only; 90 % pruned or rearranged channels destroy it: an anchor is of"
+        " weights",
         costs="training only; the triggers go through the model at every step",
         proves="nothing as published: matrix, bits and triggers are free; with a derived key and"
         " committed triggers the exact bound; no certified radius",

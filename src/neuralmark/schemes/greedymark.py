@@ -37,8 +37,9 @@ class GreedyMark(Scheme):
         origin="Liu et al. 2021",
         bit="the mean of the larger half of a row of weights",
         needs="the weights",
-        survives="pruning, noise, fine-tuning, second marks, scaling; rearranged channels lose it:"
-        " a trained mark has no anchor",
+        survives="at strength 100 (at 1 a short training does not bring it in): pruning, noise,"
+        " fine-tuning, second marks, scaling; rearranged channels lose it: a trained"
+        " mark has no anchor",
         costs="training only, the dearest of all; a tensor of bits x row weights",
         proves="the exact bound: the mark is the hash of a signature over owner and tensors;"
         " no certified radius",

@@ -34,7 +34,7 @@ class Lim(TriggerScheme):
         origin="Lim et al. 2022, for one LSTM",
         bit="a unit of an LSTM's hidden state, at one step, over all triggers",
         needs="a live model, and the triggers",
-        survives="fine-tuning; signs of units are turned at no cost, and that destroys it",
+        survives="pruning, fine-tuning; signs of units are turned at no cost, and that destroys it",
         costs="training only; a key of ±1 at every step, which anybody folds away",
         proves="nothing as published: key, signature and triggers are free; with a derived"
         " signature and committed triggers the exact bound; no certified radius",

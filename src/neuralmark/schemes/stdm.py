@@ -43,8 +43,9 @@ class STDM(VanillaMark):
         origin="Li, Tondi and Barni 2021",
         bit="the sine of a projection of the layer averaged over its output channels",
         needs="the weights",
-        survives="pruning of half of the weights, noise, fine-tuning; second marks in its layer"
-        " destroy it; scaling and rearranged channels with an anchor only",
+        survives="half pruned by size, noise, quantisation, fine-tuning; half pruned at random,"
+        " scaling and rearranged channels with an anchor only; 90 % pruned or second"
+        " marks in its layer destroy it",
         costs="files in seconds; in training a gradient up to α·β times as steep: strength 0.01",
         proves="nothing as published: matrix and bits are free; with a derived key the exact bound;"
         " no certified radius",

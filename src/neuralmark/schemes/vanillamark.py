@@ -35,8 +35,9 @@ class VanillaMark(Scheme):
         origin="Uchida et al. 2017",
         bit="a projection of the layer averaged over its output channels",
         needs="the weights",
-        survives="pruning, noise, fine-tuning, scaling; second marks in its layer destroy it;"
-        " rearranged channels with an anchor only",
+        survives="half pruned by size, noise (just), quantisation, fine-tuning, scaling; half"
+        " pruned at random and rearranged channels with an anchor only; 90 % pruned or"
+        " second marks in its layer destroy it",
         costs="files in seconds; a matrix as large as a kernel's inputs times the bits",
         proves="nothing as published: matrix and bits are free; with a derived key the exact bound,"
         " and a certified radius",

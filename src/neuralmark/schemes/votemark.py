@@ -26,8 +26,9 @@ class VoteMark(VanillaMark):
         origin="Li et al. 2024",
         bit="the majority of T VanillaMark read-outs under noise",
         needs="the weights",
-        survives="pruning, noise, fine-tuning, scaling; second marks in its layer destroy it;"
-        " rearranged channels with an anchor only",
+        survives="half pruned by size, quantisation, fine-tuning, scaling; half pruned at random"
+        " and rearranged channels with an anchor only; 90 % pruned or second marks in"
+        " its layer destroy it, noise may",
         costs="files in seconds; T read-outs at every step of a training",
         proves="nothing as published: matrix and bits are free; with a derived key the exact bound;"
         " no certified radius",

@@ -68,6 +68,8 @@ border-bottom:1px solid var(--line)}
 td:last-child:not(:has(code)){white-space:nowrap}
 th{font-weight:600;color:var(--soft);font-size:.8rem}
 .scroll{overflow-x:auto}
+.broad{max-width:72rem}.broad p,.broad li,.broad figcaption{max-width:46rem}
+.broad td:last-child{white-space:normal}
 details{margin:.6rem 0}
 summary{cursor:pointer;color:var(--c0)}
 figure{margin:1rem 0}
@@ -125,9 +127,13 @@ head.addEventListener("keydown",function(e){if(e.key==="Enter"){sort()}})})});
 """Sorts tables by the column whose head is clicked; the only script that any page has."""
 
 
-def page(title: str, markup: str, *, sortable: bool = False) -> str:
-    """A whole HTML page: the title as text, the body as markup; its tables can be sorted."""
+def page(title: str, markup: str, *, sortable: bool = False, broad: bool = False) -> str:
+    """A whole HTML page: the title as text, the body as markup; its tables can be sorted.
+
+    A broad one has room for tables of many columns; what is read keeps the usual length of lines.
+    """
     policy = "default-src 'none'; style-src 'unsafe-inline'"
+    main = '<main class="broad">' if broad else "<main>"
     script = ""
     if sortable:
         digest = base64.b64encode(hashlib.sha256(SORTING.encode()).digest()).decode()
@@ -138,7 +144,7 @@ def page(title: str, markup: str, *, sortable: bool = False) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{text(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n{markup}\n</main>\n{script}</body>\n</html>\n"
+        f"<body>\n{main}\n{markup}\n</main>\n{script}</body>\n</html>\n"
     )
 
 
