@@ -1,7 +1,8 @@
 """A live model at its triggers: what a layer gives out, to be read and to be trained.
 
 The triggers go through the model in evaluation, so that looking changes nothing (no statistics, no
-dropout), and what is trained is what is read.
+dropout), and what is trained is what is read. In the gradient, running statistics move along with
+the weights (`training.statistics`).
 """
 
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ from neuralmark.training.layout import Layout, is_dtensor
 from neuralmark.training.live import LiveModel, LiveSuspect
 from neuralmark.training.site import Site
 from neuralmark.training.sources import Derived
+from neuralmark.training.statistics import moving_along
 from neuralmark.triggers.triggers import Triggers
 
 Augment = Callable[[Any], Any]
@@ -109,7 +111,7 @@ class LayerAtTriggers:
         found: list[Any] = []
         hook = self._layer.register_forward_hook(lambda _m, _i, output: found.append(output))
         try:
-            with at_rest(self._model):
+            with moving_along(self._model), at_rest(self._model):
                 self._model(given)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             said = str(error).splitlines() or [""]
