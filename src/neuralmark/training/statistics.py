@@ -47,7 +47,7 @@ def _moved(norm: Any, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> 
     spread, mean = torch.var_mean(wide.detach(), dim=axes, correction=0)
     size = (norm.running_var + norm.eps).sqrt()
     scale, offset = (spread + norm.eps).sqrt() / size, (mean - norm.running_mean) / size
-    moved = own * scale.view(shape) + offset.view(shape)
+    moved: torch.Tensor = own * scale.view(shape) + offset.view(shape)
     if norm.weight is not None:
         moved = moved * norm.weight.view(shape)
     if norm.bias is not None:
