@@ -18,7 +18,13 @@ from neuralmark.errors import (
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import check_claim
-from neuralmark.marking.beside import anchor_beside, anchor_path, claim_beside, is_anchor_of
+from neuralmark.marking.beside import (
+    FROM_FILE,
+    anchor_beside,
+    anchor_path,
+    claim_beside,
+    is_anchor_of,
+)
 from neuralmark.records import Claim
 
 
@@ -46,6 +52,8 @@ def evidence_for(
 ) -> Evidence:
     """The claim and the anchor that were given; else those beside the model, or beside the claim.
 
+    Beside a module that was loaded from a file is beside that file.
+
     With `spare_damaged` an anchor that nobody named and that cannot be used is told, not raised:
     weights that lie where they were are read without it.
 
@@ -53,7 +61,8 @@ def evidence_for(
     one is one more draw of fair coins.
     """
     given = Claim.given(claim)
-    place = place_of(model) if isinstance(model, str | Path) and beside else None
+    file = getattr(model, FROM_FILE, model)
+    place = place_of(file) if isinstance(file, str | Path) and beside else None
     near = place if isinstance(place, Path) else None  # nothing of the owner's lies beside a URL
     if given is not None:
         check_claim(given, key)

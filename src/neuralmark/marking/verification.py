@@ -28,7 +28,7 @@ from neuralmark.errors import (
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import attempts_for, by_names, gaps_of
-from neuralmark.marking.evidence import evidence_for
+from neuralmark.marking.evidence import Evidence, evidence_for
 from neuralmark.marking.judging import (
     Finding,
     Looked,
@@ -117,11 +117,7 @@ def verify(
         raise UnreadableError(opened.wants) from None
     if known.damaged is not None:
         verdict = _without_anchor(verdict, known.damaged)
-    verdict = replace(verdict, pins=checkpoint.pins())
-    if known.claim is not None:
-        verdict = replace(verdict, claim_digest=known.claim.digest)
-    if known.beside:
-        verdict = _said(verdict)
+    verdict = followed(replace(verdict, pins=checkpoint.pins()), known)
     if checkpoint.stamps() != before:
         raise CheckpointError(f"{model}: changed while it was read; verify it again")
     missing = opened.wants
@@ -157,8 +153,12 @@ def require_key(key: Key) -> None:
     schemes.require_weights(key.parameters)
 
 
-def _said(verdict: Verdict) -> Verdict:
-    """The verdict, which says that it followed a claim that nobody named."""
+def followed(verdict: Verdict, known: Evidence) -> Verdict:
+    """The verdict, which names the claim that it followed, and says if nobody else named it."""
+    if known.claim is not None:
+        verdict = replace(verdict, claim_digest=known.claim.digest)
+    if not known.beside:
+        return verdict
     told = f"{verdict.reason}; it followed the claim beside the model"
     if not verdict.verified:
         told += " (move that away to search instead)"

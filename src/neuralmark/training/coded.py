@@ -17,8 +17,8 @@ from neuralmark.anchors.locating.suspect import CheckpointWeights
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.core.names import canonical_name
 from neuralmark.errors import ModelCodeError
+from neuralmark.marking.beside import FROM_FILE
 from neuralmark.storage.places import Place
-from neuralmark.training.live import FROM_FILE
 
 _SHOWN = 3
 
@@ -52,7 +52,7 @@ def built_model(code: str, checkpoint: str | Place) -> torch.nn.Module:
     if not isinstance(model, torch.nn.Module):
         raise ModelCodeError(f"{code}: gives a {type(model).__name__}, not a torch.nn.Module")
     _load(model, CheckpointWeights(open_checkpoint(checkpoint)), code, str(checkpoint))
-    setattr(model, FROM_FILE, str(checkpoint))  # so that verdicts name it, and its digest
+    setattr(model, FROM_FILE, str(checkpoint))  # so that verdicts name it
     return model.eval()
 
 

@@ -18,6 +18,7 @@ from neuralmark.core.encoding import canonical_json
 from neuralmark.core.key import Float
 from neuralmark.errors import NonFiniteError, ParameterError, UnsuitableTensorError
 from neuralmark.keys.key import Key
+from neuralmark.marking.beside import FROM_FILE
 from neuralmark.marking.placement import Tensor, catalogue_of
 from neuralmark.marking.reading import Attempt, Progress, Reading, digest_of
 from neuralmark.records import Digest
@@ -267,10 +268,6 @@ def shifted(found: Pools, shift: Float, per_pool: int) -> Pools:
     pooled = found.pooled + torch.from_numpy(shift).to(found.pooled)
     grown = pooled.square().sum() - found.pooled.square().sum()
     return Pools(pooled, found.squares + per_pool * grown)
-
-
-FROM_FILE = "neuralmark_file"
-"""The attribute of a module that tells which checkpoint it was loaded from (`training.coded`)."""
 
 
 class LiveSuspect:
