@@ -23,6 +23,7 @@ from neuralmark.anchors.locating.views import Stored, View
 from neuralmark.anchors.moves import Move, Moves, moved
 from neuralmark.anchors.recutting import recut
 from neuralmark.anchors.refinding import WEAK, refound
+from neuralmark.anchors.regrouping import needs_regrouping, regrouped
 from neuralmark.anchors.spares import BEHIND, LeftOver
 from neuralmark.anchors.standing import FAINT, QUICK, Closeness, closeness, hollow, stands, trusted
 from neuralmark.core.names import canonical_name
@@ -94,6 +95,7 @@ class Restoration:
         self._aligned: dict[str, Aligned] = {}
         if needy:
             self._aligned = self._in_order(needy)
+        self._put_together(sought)
         self._look_again(sought)
         self._done: list[_Told] = []
 
@@ -155,6 +157,22 @@ class Restoration:
             if self._lies_behind(name, anchor[name], beyond):
                 del aligned[name]
         return aligned
+
+    def _put_together(self, sought: list[str]) -> None:
+        """For what was taken apart as well, put neighbours together; all of it in order again."""
+        if not needs_regrouping(self._located, self._aligned, sought):
+            return
+        suspect, anchor, limit = self._suspect, self._anchor, self._options.limit
+        found = regrouped(suspect, anchor, self._located, self._aligned, self._behind, limit)
+        if not found:
+            return
+        self._located |= found
+        views = LocatedWeights(suspect, self._located)
+        names = [n for n in sought if n in self._aligned or n in found]
+        for name, one in align(views, anchor, names, limit, self._progress, views.traced()).items():
+            if name in found or one.cosine > self._aligned[name].cosine:
+                self._aligned[name] = one
+                self._behind.discard(name)
 
     def _look_again(self, sought: list[str]) -> None:
         """For what is not very like the anchor, take what is left over where that is likelier."""

@@ -18,6 +18,7 @@ pieces, products; on small samples, then exactly on the whole of what was chosen
     fusions     of fused tensors whose channels were moved as well (with `cuts`)
     unpacking   of stacks, shards, factors whose channels were moved as well (with `factored`)
     restructured  candidates for the aligner, by name or profile (with `profiles`, `renumbering`)
+    gathered    neighbours as one tensor, for layers that were moved and taken apart (with `runs`)
     assigning   who takes what
 """
 
