@@ -18,7 +18,7 @@ from neuralmark.anchors.cleaning import Trust, clean, rounding_of
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.factors import likeness, rescaled
 from neuralmark.anchors.locating import Located, LocatedWeights, locate
-from neuralmark.anchors.locating.suspect import SuspectWeights
+from neuralmark.anchors.locating.suspect import SuspectWeights, own_name
 from neuralmark.anchors.locating.views import Stored, View
 from neuralmark.anchors.moves import Move, Moves, moved
 from neuralmark.anchors.recutting import recut
@@ -26,7 +26,6 @@ from neuralmark.anchors.refinding import WEAK, refound
 from neuralmark.anchors.regrouping import needs_regrouping, regrouped
 from neuralmark.anchors.spares import BEHIND, LeftOver
 from neuralmark.anchors.standing import FAINT, QUICK, Closeness, closeness, hollow, stands, trusted
-from neuralmark.core.names import canonical_name
 from neuralmark.records.alignment import Alignment, TensorFate
 from neuralmark.structures.structure import Array
 
@@ -326,7 +325,7 @@ class Restoration:
 
 def _namesakes(suspect: SuspectWeights, name: str) -> list[View]:
     """What the suspect has under this very name."""
-    return [Stored(each) for each in suspect.shapes if canonical_name(each) == name]
+    return [Stored(each) for each in suspect.shapes if own_name(each) == name]
 
 
 def sought_names(marked: list[AnchorEntry], effort: float) -> frozenset[str]:

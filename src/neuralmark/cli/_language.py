@@ -13,6 +13,7 @@ _WORDS = {
         " and --triggers"
     ),
     "triggers=...": "--triggers",
+    "example=...": "--example",
     "RemoteOptions(allow_private=True)": "--allow-private",
     "overwrite=True": "--force",
     "in_place=True": "--in-place",
