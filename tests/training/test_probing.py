@@ -18,9 +18,19 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from neuralmark.errors import ParameterError  # noqa: E402
-from neuralmark.training.probing import calling, is_stored, probed  # noqa: E402
-from tests.support.architectures import CifarResNet, lived_in  # noqa: E402
-from tests.support.encoded import CONVOLUTIONS, Rotated, Running, encoded, turn  # noqa: E402
+from neuralmark.training.probing import calling, probed  # noqa: E402
+from neuralmark.training.probing.plain import is_stored  # noqa: E402
+from tests.support.architectures import CifarResNet, lived_in, llama, tokens  # noqa: E402
+from tests.support.encoded import (  # noqa: E402
+    CONVOLUTIONS,
+    Difference,
+    Rotated,
+    Running,
+    encoded,
+    noise_like,
+    turn,
+)
+from tests.support.marks import some_key  # noqa: E402
 from tests.support.moved import rebuilt  # noqa: E402
 
 SHAPE = (2, 3, 16, 16)
@@ -91,6 +101,34 @@ def test_what_is_read_in_its_place_is_not_probed() -> None:
     assert "probing" not in verdict_on(model).reason
 
 
+@cache
+def marked_llama() -> tuple[Path, neuralmark.Key]:
+    pytest.importorskip("transformers")
+    folder = Path(mkdtemp())
+    torch.manual_seed(1)
+    state = {name: value.clone() for name, value in llama().state_dict().items()}
+    save_file(state, folder / "model.safetensors")
+    options = neuralmark.EmbedOptions(heads=8)
+    key = some_key()
+    neuralmark.embed(folder / "model.safetensors", key, folder / "m.safetensors", options)
+    return folder / "m.safetensors", key
+
+
+@pytest.mark.parametrize(("how", "moved"), [(Rotated, False), (Rotated, True), (Difference, True)])
+def test_a_language_model_is_probed_at_tokens(how: Any, moved: bool) -> None:
+    file, key = marked_llama()
+    table = load_file(file)
+    if moved:
+        made = rebuilt({name: value.numpy() for name, value in table.items()}, "permute")
+        table |= {name: torch.from_numpy(value.copy()) for name, value in made.items()}
+    model = llama()
+    model.load_state_dict(table)
+    suspect = encoded(model, how, nn.Linear)
+    options = neuralmark.VerifyOptions(example=tokens())
+    claim = f"{file}.claim.json"
+    assert neuralmark.verify(suspect, key, claim=claim, options=options).matched >= 157
+
+
 class Lying(nn.Module):
     """Answers as it likes."""
 
@@ -114,7 +152,7 @@ class Lying(nn.Module):
         if self.how == "shapes":
             return x[:1]
         if self.how == "random":
-            return torch.randn_like(x)
+            x = torch.randn_like(x)
         if self.how == "drifts":
             x = x + self.calls
         factor = {"nan": float("nan"), "huge": 1e38, "zero": 0.0}.get(self.how, 1.0)
@@ -250,3 +288,70 @@ def test_an_example_needs_a_live_module_and_an_anchor() -> None:
         neuralmark.verify(file, key, options=OPTIONS)
     with pytest.raises(ParameterError, match="anchor of the mark"):
         neuralmark.verify(resnet(1), key, options=OPTIONS)
+
+
+class Inlined(nn.Module):
+    """A block whose layers are computed by its own code."""
+
+    def __init__(self, block: Any) -> None:
+        super().__init__()
+        one, two = block.conv1.weight.detach(), block.conv2.weight.detach()
+        self.a, self.b = nn.Parameter(one + noise_like(one)), nn.Parameter(noise_like(one))
+        self.turn, self.norm1, self.norm2 = turn(len(two)), block.bn1, block.bn2
+        self.turned = nn.Conv2d(len(two), len(two), 3, padding=1, bias=False)
+        self.turned.weight.data = torch.einsum("ab,bchw->achw", self.turn, two)
+        self.stride, self.side = block.stride, block.added // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        one = functional.conv2d(x, self.a, None, self.stride, 1)
+        one = one - functional.conv2d(x, self.b, None, self.stride, 1)
+        made = self.turned(functional.relu(self.norm1(one)))
+        made = self.norm2(torch.einsum("ba,nbhw->nahw", self.turn, made))
+        short = x[:, :, :: self.stride, :: self.stride]
+        short = functional.pad(short, (0, 0, 0, 0, self.side, self.side))
+        return functional.relu(made + short)
+
+
+def test_layers_that_are_no_modules_are_found_in_the_code() -> None:
+    model = stolen(lambda layer: layer)
+    for name in ("layer1", "layer2", "layer3"):
+        layers = model.get_submodule(name)
+        layers[0] = Inlined(layers[0])  # type: ignore[index, operator]
+    assert not verdict_on(model, None).verified
+    before = {name: set(vars(each)) for name, each in model.named_modules()}
+    found = verdict_on(model)
+    assert found.matched >= 250
+    assert "6 layers were read by probing" in found.reason
+    assert {name: set(vars(each)) for name, each in model.named_modules()} == before
+
+
+class Hidden(nn.Module):
+    """Rotations and factors within code that is not affine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.w = turn(24), nn.Parameter(turn(24, 3)[:16])
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.gelu(x @ self.into @ self.w.T + 1)
+        return functional.softmax(self.inner(x) * x, -1)
+
+
+def test_products_within_code_are_read() -> None:
+    model = Hidden()
+    (found,) = probed(model, (2, 5, 24)).weights.values()
+    assert torch.allclose(torch.from_numpy(found), (model.into @ model.w.T).T, atol=1e-5)
+
+
+class Choosing(Hidden):
+    """Cannot be traced."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if x.sum() > 0 else -x)
+
+
+def test_code_that_cannot_be_traced_is_left_alone() -> None:
+    found = probed(Choosing(), (2, 5, 24))
+    assert not found.weights
+    assert not found.skipped

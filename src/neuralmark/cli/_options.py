@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from zipfile import BadZipFile
 
 import click
 
@@ -324,6 +323,8 @@ def example(given: str | None, code: str | None) -> Any:
 
 def _array(file: str) -> Any:
     """The one array of a file."""
+    from zipfile import BadZipFile
+
     import numpy as np
 
     try:

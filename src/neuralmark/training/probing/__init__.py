@@ -9,6 +9,8 @@ affine map, and an affine map is known by what it answers to zero and to the bas
     affine    which functions are affine
     matrices  linear along an axis
     kernels   the same at all places: convolutions
+    plain     modules that need no probing
+    graphs    affine stretches of a module's own code
 
 Nothing here sees an anchor, a key, bits or carriers.
 """
@@ -24,14 +26,13 @@ from neuralmark.anchors.locating.suspect import PROBED
 from neuralmark.structures.structure import Array
 from neuralmark.training.probing.affine import is_affine
 from neuralmark.training.probing.calling import Probe, ProbeError, Seen, in_double, limited
+from neuralmark.training.probing.graphs import Node, traced
 from neuralmark.training.probing.kernels import in_groups, kernel_of
 from neuralmark.training.probing.matrices import matrix_along
+from neuralmark.training.probing.plain import is_plain, is_stored
 from neuralmark.training.probing.watching import at_rest, given_example, watched
 
-_PLAIN = "torch.nn.modules."
-_CONTAINERS = "torch.nn.modules.container"
 _SHOWN = 3
-_ODD = ("_forward_hooks", "_forward_pre_hooks")
 
 
 @dataclass(frozen=True)
@@ -69,33 +70,13 @@ def probed(model: torch.nn.Module, example: Any) -> Probed:
                 continue
             try:
                 values = read(module, seen[name])
+                parts = [("", values)] if values is not None else read_code(module, seen[name])
+                for part, each in parts:
+                    whole = ".".join(word for word in (name, part, "weight") if word)
+                    found.weights[f"{whole}{PROBED}"] = each
             except ProbeError as error:
                 found.skipped[name or "the whole"] = str(error)
-                continue
-            if values is not None:
-                found.weights[f"{name}.weight{PROBED}".removeprefix(".")] = values
     return replace(found, stopped=stopped)
-
-
-def is_stored(module: torch.nn.Module) -> bool:
-    """Whether the weights that it computes with are those that it stores: nothing to probe.
-
-    So it is for torch's own layers, and for a sequence of them with one matrix or kernel.
-    """
-    layers = [each for each in module.modules() if not _is_sequence(each)]
-    weighty = [each for each in layers if any(value.ndim > 1 for value in each.parameters(False))]
-    return all(map(_is_plain, module.modules())) and len(weighty) < 2
-
-
-def _is_sequence(module: torch.nn.Module) -> bool:
-    return type(module).__module__ == _CONTAINERS
-
-
-def _is_plain(module: torch.nn.Module) -> bool:
-    """One of torch's own classes, with nothing put in its way."""
-    own = vars(module)
-    changed = "forward" in own or any(own.get(hooks) for hooks in _ODD)
-    return type(module).__module__.startswith(_PLAIN) and not changed
 
 
 def read(module: torch.nn.Module, seen: Seen) -> Array | None:
@@ -106,6 +87,30 @@ def read(module: torch.nn.Module, seen: Seen) -> Array | None:
             return None
         found = next(_maps(in_double(module, probe)), None)
     return None if found is None or _is_diagonal(found) else _single(found)
+
+
+def read_code(module: torch.nn.Module, seen: Seen) -> list[tuple[str, Array]]:
+    """The matrices and kernels that a module's own code makes of others, and what to call them."""
+    if is_plain(module):
+        return []
+    with limited() as until:
+        code = traced(Probe(module, seen, until), module)
+    if code is None:
+        return []
+    found: dict[str, Array] = {}
+    done: set[Node] = set()
+    for last, way in code.stretches():
+        if last in done:
+            continue
+        try:
+            values = read(code.stretch(last), code.seen(last))
+        except ProbeError:
+            continue
+        if values is not None:
+            done |= way
+            name = code.called(last)
+            found[f"{name}.{last.name}" if name in found else name] = values
+    return list(found.items())
 
 
 def _maps(probe: Probe) -> Iterator[Tensor]:
