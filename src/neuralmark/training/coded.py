@@ -1,7 +1,8 @@
 """A live model made of a checkpoint and the code of its network.
 
-The file is read without running anything of it. The code is run: it is the reader's own, never
-something that came with a suspect.
+The file is read without running anything of it. The code is run, with all that it may do: it should
+be the reader's own. Code that came with a suspect is run only to probe it (`probing`), by a judge
+who has read it, on a machine that can be thrown away.
 """
 
 import importlib

@@ -25,7 +25,7 @@ from torch import Tensor
 from neuralmark.anchors.locating.suspect import PROBED
 from neuralmark.structures.structure import Array
 from neuralmark.training.probing.affine import is_affine
-from neuralmark.training.probing.calling import Probe, ProbeError, Seen, in_double, limited
+from neuralmark.training.probing.calling import ProbedFunction, ProbeError, Seen, in_double, limited
 from neuralmark.training.probing.graphs import Node, traced
 from neuralmark.training.probing.kernels import in_groups, kernel_of
 from neuralmark.training.probing.matrices import matrix_along
@@ -82,7 +82,7 @@ def probed(model: torch.nn.Module, example: Any) -> Probed:
 def read(module: torch.nn.Module, seen: Seen) -> Array | None:
     """The matrix or kernel of a module; None where it is not affine, or has none."""
     with limited() as until:
-        probe = Probe(module, seen, until)
+        probe = ProbedFunction(module, seen, until)
         if not is_affine(probe):
             return None
         found = next(_maps(in_double(module, probe)), None)
@@ -94,7 +94,7 @@ def read_code(module: torch.nn.Module, seen: Seen) -> list[tuple[str, Array]]:
     if is_plain(module):
         return []
     with limited() as until:
-        code = traced(Probe(module, seen, until), module)
+        code = traced(ProbedFunction(module, seen, until), module)
     if code is None:
         return []
     found: dict[str, Array] = {}
@@ -113,7 +113,7 @@ def read_code(module: torch.nn.Module, seen: Seen) -> list[tuple[str, Array]]:
     return list(found.items())
 
 
-def _maps(probe: Probe) -> Iterator[Tensor]:
+def _maps(probe: ProbedFunction) -> Iterator[Tensor]:
     """The ways to see it as a matrix or a kernel: along the last axis, the second, or places."""
     axes = len(probe.seen.shape)
     last = matrix_along(probe, axes - 1)

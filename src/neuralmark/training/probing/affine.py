@@ -1,6 +1,6 @@
 """Which functions are affine: f(ax + by) - f(0) = a(f(x) - f(0)) + b(f(y) - f(0))."""
 
-from neuralmark.training.probing.calling import Probe, ProbeError, apart
+from neuralmark.training.probing.calling import ProbedFunction, ProbeError, apart
 
 TOLERANCE = 0.03
 """So far may an answer be from what an affine function gives, in parts of its size: an 8-bit
@@ -10,7 +10,7 @@ _SIGNED = ((0.7, -1.3), (-0.4, 0.9))
 _POSITIVE = ((0.7, 1.3), (0.4, 0.9))
 
 
-def is_affine(probe: Probe) -> bool:
+def is_affine(probe: ProbedFunction) -> bool:
     """Whether it answers as an affine function to a few inputs, and each time the same.
 
     Where nothing below zero came in, nothing below zero is tried: what it does there does not

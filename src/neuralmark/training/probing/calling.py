@@ -51,7 +51,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbedFunction:
     """A function of one tensor, what it was seen to take, and until when it may answer."""
 
     function: Callable[[Tensor], Any]
@@ -86,7 +86,7 @@ class Probe:
         )
         return self.seen.scale * (made.abs() if self.seen.positive else made)
 
-    def widened(self, rows: int) -> "Probe":
+    def widened(self, rows: int) -> "ProbedFunction":
         """For more rows at once, if it takes them; as it is otherwise."""
         if rows <= self.seen.shape[0]:
             return self
@@ -100,7 +100,7 @@ class Probe:
         return replace(self, seen=seen)
 
 
-def in_double(module: torch.nn.Module, probe: Probe) -> Probe:
+def in_double(module: torch.nn.Module, probe: ProbedFunction) -> ProbedFunction:
     """The same in float64, where a copy of the module computes so; as it is otherwise."""
     if probe.seen.dtype == torch.float64:
         return probe

@@ -15,7 +15,7 @@ import torch.fx
 from torch import Tensor
 
 from neuralmark.training.probing.affine import is_affine
-from neuralmark.training.probing.calling import Probe, ProbeError, Seen
+from neuralmark.training.probing.calling import ProbedFunction, ProbeError, Seen
 from neuralmark.training.probing.plain import is_stored, is_weighty
 
 MOST_STEPS = 1024
@@ -32,7 +32,7 @@ class _Tracer(torch.fx.Tracer):
         return True
 
 
-class _Run(torch.fx.Interpreter):
+class _KeptRun(torch.fx.Interpreter):
     """Runs the code and keeps all values."""
 
     def __init__(self, module: torch.nn.Module, graph: torch.fx.Graph) -> None:
@@ -45,7 +45,7 @@ class _Run(torch.fx.Interpreter):
         return self.values[n]
 
 
-class Stretch(torch.nn.Module):
+class AffineStretch(torch.nn.Module):
     """The steps from one value of a module's code to another, as a function."""
 
     def __init__(
@@ -55,14 +55,14 @@ class Stretch(torch.nn.Module):
         super().__init__()
         self.module, self._steps, self._first, self._kept = module, steps, first, kept
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Stretch":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "AffineStretch":
         """The same steps with weights of their own."""
-        return Stretch(copy.deepcopy(self.module, memo), self._steps, self._first, self._kept)
+        return AffineStretch(copy.deepcopy(self.module, memo), self._steps, self._first, self._kept)
 
     def forward(self, x: Tensor) -> Any:
         """The last value."""
         known: dict[Node, Any] = {self._first: x}
-        run = _Run(self.module, self._first.graph)
+        run = _KeptRun(self.module, self._first.graph)
         for step in self._steps:
             for given in step.all_input_nodes:
                 if given not in known:
@@ -71,7 +71,7 @@ class Stretch(torch.nn.Module):
             known[step] = run.run_node(step)
         return known[self._steps[-1]]
 
-    def _other(self, node: Node, run: _Run, x: Tensor) -> Any:
+    def _other(self, node: Node, run: _KeptRun, x: Tensor) -> Any:
         """A weight of the module, or what was computed without the first value."""
         if node.op == "get_attr":
             return run.run_node(node)
@@ -88,7 +88,7 @@ class Traced:
     values: Mapping[Node, Any]
     origins: Mapping[Node, Node]
 
-    def stretch(self, last: Node) -> Stretch:
+    def stretch(self, last: Node) -> AffineStretch:
         """All steps that lead from its origin to a value."""
         first = self.origins[last]
         return _stretch(self.module, self.values, self.origins, first, last)
@@ -132,12 +132,12 @@ class Traced:
         return self.module.get_submodule(str(node.target))
 
 
-def traced(probe: Probe, module: torch.nn.Module) -> Traced | None:
+def traced(probe: ProbedFunction, module: torch.nn.Module) -> Traced | None:
     """The code of a module, where it can be traced."""
     try:
         module = copy.deepcopy(module)  # tracing may leave tensors in it
         graph = _Tracer().trace(module)
-        run = _Run(module, graph)
+        run = _KeptRun(module, graph)
         given = probe.random(probe.seen.shape, 17).to(probe.seen.device, probe.seen.dtype)
         if len(graph.nodes) > MOST_STEPS:
             return None
@@ -160,7 +160,7 @@ def _origins(module: torch.nn.Module, values: Mapping[Node, Any], until: float) 
             (first,) = before
             stretch = _stretch(module, values, origins, first, node)
             try:
-                if is_affine(Probe(stretch, Seen.of(values[first], value), until)):
+                if is_affine(ProbedFunction(stretch, Seen.of(values[first], value), until)):
                     origins[node] = first
             except ProbeError:
                 continue
@@ -177,9 +177,9 @@ def _stretch(
     origins: Mapping[Node, Node],
     first: Node,
     last: Node,
-) -> Stretch:
+) -> AffineStretch:
     way = _between(origins, first, last)
-    return Stretch(module, [each for each in values if each in way], first, values)
+    return AffineStretch(module, [each for each in values if each in way], first, values)
 
 
 def _between(origins: Mapping[Node, Node], first: Node, last: Node) -> frozenset[Node]:

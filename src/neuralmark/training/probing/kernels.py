@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from neuralmark.training.probing.affine import TOLERANCE
-from neuralmark.training.probing.calling import Probe, ProbeError, Shape, apart
+from neuralmark.training.probing.calling import ProbedFunction, ProbeError, Shape, apart
 from neuralmark.training.probing.matrices import MOST_INPUTS, MOST_WEIGHTS
 
-SIDE = {1: 31, 2: 15, 3: 9}
-"""How long the places are that impulses are sent through, by the number of axes; where a module
-takes no other, as long as those of the example."""
+SIDES = {1: (15, 31), 2: (7, 15), 3: (5, 9)}
+"""How long the places are that impulses are sent through, by the number of axes: short ones where
+the kernel fits in; where a module takes neither, as long as those of the example."""
 _NONE = 1e-6
 """Weights that are smaller, in parts of the largest, are none."""
 _ROOM = 1 << 24
@@ -28,7 +28,7 @@ _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 class _Grid:
     """Places that go in and come out, and steps from one that comes out to the next."""
 
-    probe: Probe
+    probe: ProbedFunction
     inside: Shape
     outside: Shape
     steps: Shape
@@ -43,22 +43,23 @@ class _Grid:
         return list(itertools.product(*map(range, self.steps)))
 
 
-def kernel_of(probe: Probe) -> Tensor | None:
+def kernel_of(probe: ProbedFunction) -> Tensor | None:
     """The kernel [out, in, …], without zeros around it; None where there is none."""
     taken, made = probe.seen.shape, probe.seen.out
     axes = len(taken) - 2
-    if axes not in SIDE or len(made) != len(taken) or taken[0] != made[0] or min(taken) < 1:
+    if axes not in SIDES or len(made) != len(taken) or taken[0] != made[0] or min(taken) < 1:
         return None
     if taken[1] > MOST_INPUTS or taken[1] * made[1] > MOST_WEIGHTS:
         return None
     return next((found for grid in _grids(probe) if (found := _read(grid)) is not None), None)
 
 
-def _grids(probe: Probe) -> Iterator[_Grid]:
+def _grids(probe: ProbedFunction) -> Iterator[_Grid]:
     """The ways to send impulses through it, cheap ones first."""
     taken = probe.seen.shape
     axes = len(taken) - 2
-    for inside in dict.fromkeys(((SIDE[axes],) * axes, taken[2:])):
+    short, long = SIDES[axes]
+    for inside in dict.fromkeys(((short,) * axes, (long,) * axes, taken[2:])):
         try:
             made = probe(probe.zeros((*taken[:2], *inside))).shape
         except ProbeError:
@@ -81,7 +82,11 @@ def _read(grid: _Grid) -> Tensor | None:
     nothing = probe(probe.zeros((taken[0], channels, *grid.inside)))[:1]
     mixed = _impulses(grid, nothing, probe.random((1, channels), 11))
     box = _support(mixed)
-    if box is None or mixed.shape[1] * channels * _volume(box) > MOST_WEIGHTS:
+    if box is None or not _follows(grid, nothing):
+        return None
+    if any(side.start == 0 or side.stop == n for side, n in zip(box, mixed.shape[2:], strict=True)):
+        return None  # the border may hide some of it
+    if mixed.shape[1] * channels * _volume(box) > MOST_WEIGHTS:
         return None
     each = max(math.prod(grid.inside) * channels, math.prod(nothing.shape[1:]), 1)
     rows = max(1, min(channels, _ROOM // each))
@@ -91,6 +96,19 @@ def _read(grid: _Grid) -> Tensor | None:
         parts.append(_impulses(grid, nothing, basis)[_at(box)] / probe.seen.scale)
     kernel = torch.cat(parts).transpose(0, 1).contiguous()
     return kernel if _holds(grid, kernel, [side.start for side in box]) else None
+
+
+def _follows(grid: _Grid, nothing: Tensor) -> bool:
+    """Whether the answer to an impulse one step further lies one place further."""
+    probe, channels = grid.probe, grid.probe.seen.shape[1]
+    given = torch.zeros(2, channels, *grid.inside, dtype=torch.float64)
+    further = tuple(map(sum, zip(grid.first, grid.steps, strict=True)))
+    if any(place >= length for place, length in zip(further, grid.inside, strict=True)):
+        return False
+    given[0][_at(grid.first)] = given[1][_at(further)] = probe.random((channels,), 12)
+    one, two = _answers(probe, given) - nothing
+    before, behind = ([side] * len(grid.inside) for side in (slice(-1), slice(1, None)))
+    return apart(two[_at(behind)], one[_at(before)]) <= TOLERANCE
 
 
 def _impulses(grid: _Grid, nothing: Tensor, channels: Tensor) -> Tensor:
@@ -112,7 +130,7 @@ def _impulses(grid: _Grid, nothing: Tensor, channels: Tensor) -> Tensor:
     return made
 
 
-def _answers(probe: Probe, given: Tensor) -> Tensor:
+def _answers(probe: ProbedFunction, given: Tensor) -> Tensor:
     """All rows at once, or as many as the example had where the module takes no others."""
     try:
         answer = probe(given)
