@@ -199,6 +199,10 @@ def _verified(
         raise TriggerMismatchError(
             "this key's scheme reads weights and has no triggers: leave triggers=... out"
         )
+    elif how.options.example is not None and isinstance(model, str | Path | FarPlace | Mapping):
+        raise ParameterError(
+            "weights alone compute nothing: give the live module, or leave example=... out"
+        )
     elif isinstance(model, str | Path | FarPlace):
         verdict = verification.verify(
             model,
@@ -214,9 +218,14 @@ def _verified(
 
         if how.options.base is not None:
             raise ParameterError("a live model has its adapter already: leave base=... out")
-        suspect = LiveSuspect(model)
+        suspect = LiveSuspect(model, how.options.example)
         suspect.require_same(key)
         known = _evidence(model, key, way, how)
+        if how.options.example is not None and known.anchor is None:
+            raise ParameterError(
+                "what is read by probing is told by its likeness to the anchor of the mark: give it"
+                " (VerifyOptions(anchor=...)), or leave example=... out"
+            )
         verdict = verification.examine(
             suspect,
             key,
@@ -227,6 +236,8 @@ def _verified(
             progress=how.progress,
         )
         verdict = verification.followed(verdict, known)
+        if suspect.probed is not None:
+            verdict = replace(verdict, reason=f"{verdict.reason}; {suspect.probed.told}")
     return replace(
         verdict,
         date=presenting.now(),

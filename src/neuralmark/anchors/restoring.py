@@ -18,7 +18,7 @@ from neuralmark.anchors.cleaning import Cleaned, Trust, clean, rounding_of
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.factors import likeness, rescaled
 from neuralmark.anchors.locating import Located, LocatedWeights, locate
-from neuralmark.anchors.locating.suspect import SuspectWeights
+from neuralmark.anchors.locating.suspect import SuspectWeights, own_name
 from neuralmark.anchors.locating.views import Stored, View
 from neuralmark.anchors.moves import Move, Moves, moved
 from neuralmark.anchors.recutting import recut
@@ -35,7 +35,6 @@ from neuralmark.anchors.standing import (
     stands,
     trusted,
 )
-from neuralmark.core.names import canonical_name
 from neuralmark.records.alignment import Alignment, TensorFate
 from neuralmark.structures.structure import Array
 
@@ -332,7 +331,7 @@ class Restoration:
 
 def _namesakes(suspect: SuspectWeights, name: str) -> list[View]:
     """What the suspect has under this very name."""
-    return [Stored(each) for each in suspect.shapes if canonical_name(each) == name]
+    return [Stored(each) for each in suspect.shapes if own_name(each) == name]
 
 
 def sought_names(marked: list[AnchorEntry], effort: float) -> frozenset[str]:

@@ -11,6 +11,7 @@ _WORDS = {
         "verify, recheck and attack take its network as --code FILE.py:NAME, and --triggers"
     ),
     "triggers=...": "--triggers",
+    "example=...": "--example",
     "RemoteOptions(allow_private=True)": "--allow-private",
     "overwrite=True": "--force",
     "in_place=True": "--in-place",

@@ -12,9 +12,8 @@ from itertools import pairwise, permutations
 
 from neuralmark.anchors.locating.combined import Joined, Product
 from neuralmark.anchors.locating.layouts import nearly, size_of
-from neuralmark.anchors.locating.suspect import Shape
+from neuralmark.anchors.locating.suspect import Shape, own_name
 from neuralmark.anchors.locating.views import Shapes, Stored, Turned, View
-from neuralmark.core.names import canonical_name
 
 COUNTS = (3, 2, 4)
 """Tensors that a layer is put together from, in the order in which that is tried."""
@@ -174,5 +173,5 @@ def _fit(left: Shape, right: Shape) -> bool:
 
 def _layer(name: str) -> str:
     """A name without its last part: what tensors of one layer share."""
-    stem = canonical_name(name).removesuffix(".weight")
+    stem = own_name(name).removesuffix(".weight")
     return re.split(r"[._-][^._-]*$", stem)[0] if re.search(r"[._-]", stem) else ""
