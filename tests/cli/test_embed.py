@@ -281,8 +281,8 @@ def test_passports_are_put_into_several_layers_where_one_is_too_small(tmp_path: 
         {name: gaussian(*shape) for name, shape in shapes.items()}, tmp_path / "m.safetensors"
     )
     for bits in ("256", "512"):
-        words = ("key", "new", tmp_path / f"{bits}.nmkey", "--scheme", "passport-aware")
-        assert call(*words, "--bits", bits, "--no-passphrase").code == 0
+        made = ("key", "new", tmp_path / f"{bits}.nmkey", "--scheme", "passport-aware")
+        assert call(*made, "--bits", bits, "--no-passphrase").code == 0
     words = ("embed", tmp_path / "m.safetensors", "-o", tmp_path / "o.safetensors", "--key")
     assert call(*words, tmp_path / "256.nmkey").code == 0
     found = call("verify", tmp_path / "o.safetensors", "--key", tmp_path / "256.nmkey", "--json")

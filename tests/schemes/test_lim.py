@@ -166,11 +166,21 @@ def test_bad_input_is_named(tmp_path: Any) -> None:
         key_of(step=0.5)
 
 
+class PlainReader(nn.Module):
+    """The same with torch's own LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = nn.LSTM(8, UNITS, batch_first=True)
+        self.last = nn.Linear(UNITS, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        said: torch.Tensor = self.last(self.memory(images[:, 0])[0][:, -1])
+        return said
+
+
 def test_a_plain_lstm_is_told_what_to_write() -> None:
-    made = remembered()
-    plain = RowReader(key_of())
-    plain.memory = nn.LSTM(8, UNITS, batch_first=True)
-    plain.forward = lambda images: plain.last(plain.memory(images[:, 0])[0][:, -1])
+    made, plain = remembered(), PlainReader()
     optimizer = torch.optim.Adam(plain.parameters(), 3e-3)
     options = AttachOptions(tensors=["memory"], triggers=made.triggers)
     with pytest.raises(UnsuitableTensorError, match=r"KeyedMemory\.of\(key, 8, 160\)") as caught:

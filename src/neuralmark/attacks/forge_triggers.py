@@ -87,26 +87,17 @@ class ForgeTriggers(Attack):
         data = scene.data
         assert data is not None
         labels = data.labels.cpu().numpy()
-        kinds = np.unique(labels) if scheme.labelled else [None]
+        groups, each = [np.arange(len(labels))], self.count
         if scheme.labelled:
-            kinds = [kind for kind in kinds if (labels == kind).sum() >= self.count]
-            kinds = kinds[: max(n for n in range(len(kinds) + 1) if n == 0 or not self.bits % n)]
-        taken = [
-            scene.rng.permutation(
-                np.flatnonzero(labels == kind) if kind is not None else labels.size
-            )
-            for kind in kinds
-        ]
-        places = np.concatenate([every[: self._each(scheme)] for every in taken] or [[]])
-        if not len(places):
-            raise AttackError(f"no class of the data has {self.count} inputs: take a smaller count")
-        some = data.inputs[places.astype(np.int64)].cpu().numpy()
-        return Triggers.of(some, labels[places.astype(np.int64)])
-
-    def _each(self, scheme: TriggerScheme) -> int:
-        """How many of a class; in all, a number among which the bits can be shared out."""
-        shared = not scheme.labelled and self.scheme != "lim"
-        return max(n for n in range(1, self.count + 1) if not (shared and self.bits % n))
+            groups = [np.flatnonzero(labels == kind) for kind in np.unique(labels)]
+            groups = [group for group in groups if len(group) >= each]
+            groups = groups[: _shared_out(self.bits, len(groups))]
+        elif self.scheme != "lim":
+            each = _shared_out(self.bits, min(each, len(labels)))
+        if not groups:
+            raise AttackError(f"no class of the data has {each} inputs: take a smaller count")
+        places = np.concatenate([scene.rng.permutation(group)[:each] for group in groups])
+        return Triggers.of(data.inputs[places].cpu().numpy(), labels[places])
 
     def _layer(
         self, scene: Scene, scheme: TriggerScheme, triggers: Triggers
@@ -131,6 +122,11 @@ class ForgeTriggers(Attack):
                     parameters = scheme.parameters(bits=placement[0][1][2])
                 return layer, parameters, placement
         raise AttackError(f"no layer of this model can be read by {self.scheme}: {why}")
+
+
+def _shared_out(bits: int, most: int) -> int:
+    """The most groups, up to a number, among which bits can be shared out evenly."""
+    return max((count for count in range(1, most + 1) if not bits % count), default=0)
 
 
 def _settings(scheme: str) -> tuple[dict[str, int] | None, ...]:

@@ -35,9 +35,9 @@ from neuralmark.attacks.engine.triggered import (
     carries,
     forged_live,
     judged_live,
-    no_anchor,
     no_mark,
     reads_activations,
+    refuse_anchor,
     refuse_triggers,
 )
 from neuralmark.core.key import Placement
@@ -117,10 +117,10 @@ def launch(
     bookmark, others, seed = _bookmark(options.keep), options.others, options.seed
     subject = subject_of(model)
     if key is not None and reads_activations(key):
-        before = carried_live(subject, key, claim, triggers, demand=options.demand)
-        alone = replace(options, anchor=no_anchor(options.anchor))
-        result = launch(attack, subject, None, alone, data=data, progress=progress)
-        return judged_live(result, before, key, triggers)
+        refuse_anchor(options.anchor)
+        held = carried_live(subject, key, claim, triggers, demand=options.demand)
+        result = launch(attack, subject, None, options, data=data, progress=progress)
+        return judged_live(result, held, key, triggers)
     refuse_triggers(triggers)
     for part in attack.parts:
         _require(part, subject, data, others)

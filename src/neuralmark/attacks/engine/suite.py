@@ -25,8 +25,8 @@ from neuralmark.attacks.engine.subject import check_data, read_weights, subject_
 from neuralmark.attacks.engine.tally import make_card
 from neuralmark.attacks.engine.triggered import (
     carried_live,
-    no_anchor,
     reads_activations,
+    refuse_anchor,
     refuse_triggers,
 )
 from neuralmark.errors import (
@@ -105,7 +105,7 @@ def suite(
     subject = replace(whole, module=None)
     triggered = reads_activations(key)
     if triggered:
-        no_anchor(options.anchor)
+        refuse_anchor(options.anchor)
         before = carried_live(whole, key, claim, triggers)
         arena = Arena(whole, key, claim, tuple(others), seed, triggers=triggers)
         evidence = Evidence(Claim.given(claim))

@@ -38,7 +38,7 @@ def refuse_triggers(triggers: Any) -> None:
         )
 
 
-def no_anchor(anchor: Any) -> None:
+def refuse_anchor(anchor: Any) -> None:
     """An anchor is of no use to a key whose mark is in activations."""
     if anchor is not None:
         raise ParameterError(
