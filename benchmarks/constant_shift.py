@@ -16,6 +16,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import neuralmark
+from benchmarks._anchored import key_of
 from benchmarks._common import Report, parser, scratch
 from neuralmark.attacks import launch
 from neuralmark.attacks.shift import Shift
@@ -50,7 +51,7 @@ def ours(seed: int, amounts: tuple[float, ...]) -> list[int]:
     """Bits of a default key, written into a file and read from what the attack leaves."""
     with scratch() as folder:
         save_file({"layer.weight": layer(seed)}, folder / "m.safetensors")
-        key = neuralmark.Key.new()
+        key = key_of(seed)
         options = neuralmark.EmbedOptions(strength=STRENGTH, anchor=False)
         made = neuralmark.embed(folder / "m.safetensors", key, folder / "o.safetensors", options)
         claim = neuralmark.Claim.load(str(made.claim_file))

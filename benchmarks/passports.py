@@ -11,7 +11,8 @@ branches   both branches trained together: accuracy of each, bits; then what a f
 filter     the hashed filter before the passports (R = 1, 2, 4) against none: accuracy, what the
            passport shows in the weights to somebody without the key, second marks, pruning, and the
            main direction taken out (`deflate`).
-survival   bits after attacks on files and trained marks.
+survival   bits after attacks on files (at embed's default strength, which is 1 here, or --strength)
+           and trained marks, by position and with the anchor.
 grinding   secrets tried on a network without mark: mean and variance against n/2 and n/4.
 
 Must be reached: every trained mark has all bits; the forger's signature is complete while the
@@ -38,7 +39,7 @@ from torch.nn import functional
 import neuralmark
 from benchmarks._cifar import SmallCNN, load
 from benchmarks._common import Report, parser
-from neuralmark import AttachOptions, Claim, EmbedOptions, Key, Passports, VerifyOptions, schemes
+from neuralmark import AttachOptions, Claim, EmbedOptions, Key, Passports, schemes
 from neuralmark.attacks import Data
 from neuralmark.attacks.cerb import Cerb
 from neuralmark.attacks.contract import Attack, Scene
@@ -50,6 +51,7 @@ from neuralmark.attacks.fold_in import FoldIn
 from neuralmark.attacks.forge_passport import ForgePassport
 from neuralmark.attacks.noise import Noise
 from neuralmark.attacks.prune import Prune
+from neuralmark.attacks.restructure import Restructure
 from neuralmark.attacks.rewrite import Rewrite
 from neuralmark.attacks.tools.ambiguity import ExpandedNorm
 from neuralmark.attacks.tools.forging import best_drawn, ground_at
@@ -63,10 +65,13 @@ TOP = 10
 ATTACKS: dict[str, Attack] = {
     "prune 50 %": Prune(0.5),
     "prune 90 %": Prune(0.9),
+    "random 50 %": Prune(0.5, "random"),
     "noise 0.5": Noise(0.5),
     "fine-tune 0.01": Finetune(0.01, epochs=3, classifier="keep"),
     "second mark 4σ": Rewrite(4.0),
     "eight marks 4σ": Rewrite(4.0, keys=8),
+    "main direction out": Deflate(1),
+    "permuted": Restructure("permute", 1.0),
 }
 
 
@@ -301,66 +306,60 @@ def hashed(report: Report, data: Data, epochs: int, turns: Sequence[int]) -> Non
     report.table(head, rows, "passport-aware behind the hashed filter")
 
 
-def permuted(model: Any) -> dict[str, Any]:
-    """The channels between the marked layers in another order; the function stays."""
-    order = torch.randperm(256, generator=torch.Generator().manual_seed(0))
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    for name in ("conv3.weight", *(f"bn3.{n}" for n in ("weight", "bias"))):
-        state[name] = state[name][order]
-    for name in ("bn3.running_mean", "bn3.running_var"):
-        state[name] = state[name][order]
-    state["conv4.weight"] = state["conv4.weight"][:, order]
-    moved = copy.deepcopy(model)
-    moved.load_state_dict(state)
-    given = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    assert torch.allclose(moved(given), model(given), atol=1e-3)
-    return {name: value.numpy() for name, value in state.items()}
+def in_a_file(model: Any, key: Key, folder: str, strength: float | None) -> tuple[Any, Claim, Path]:
+    """The network with a mark that was written into its file; its claim and its anchor."""
+    given, out = Path(folder) / "m.safetensors", Path(folder) / "o.safetensors"
+    save_file(model.state_dict(), given)
+    options = EmbedOptions(tensors=[f"{name}.weight" for name in LAYERS], strength=strength)
+    put = neuralmark.embed(given, key, out, options)
+    assert put.claim is not None
+    assert put.anchor_file is not None
+    marked = copy.deepcopy(model)
+    marked.load_state_dict(load_file(out))
+    return marked, put.claim, Path(put.anchor_file)
 
 
-def survival(report: Report, data: Data, epochs: int) -> None:
-    """Bits after attacks: marks in files at strength 2; trapdoor's trained."""
+def after(one: Trained, attack: Attack, anchor: Path | None, data: Data) -> str:
+    """Bits after an attack, by position and with the anchor; the accuracy where it is the price."""
+    assert one.key is not None
+    if isinstance(attack, Rewrite) and not schemes.get(one.key.parameters.scheme).writes:
+        return "–"
+    layers = [f"{name}.weight" for name in LAYERS] if isinstance(attack, Deflate) else None
+    options = LaunchOptions(anchor=anchor, tensors=layers)
+    done = launch(attack, one.model, one.key, options, claim=one.claim, data=data)
+    bits = "/".join(str(r.matched) for r in (done.after, done.aligned) if r is not None)
+    return f"{bits} at {accuracy(done.model, data):.1f} %" if layers else bits
+
+
+def survival(report: Report, data: Data, epochs: int, strength: float | None) -> None:
+    """Bits after attacks: marks in files; trapdoor's and one of DeepIPR's trained."""
     clean = trained(data, epochs).model
-    tensors = [f"{name}.weight" for name in LAYERS]
     rows = []
-    for name, rounds in (("deepipr", 0), ("deepipr", 1), ("trapdoor", 0)):
+    for name, rounds, trains in (
+        *(("deepipr", 0, False), ("deepipr", 1, False), ("deepipr", 4, False)),
+        *(("passport-aware", 0, True), ("trapdoor", 0, True)),
+    ):
         key = key_of(name, rounds)
-        label = f"{name} R={rounds}" if rounds else name
+        label = f"{name} R={rounds}{' trained' if trains else ''}"
         with tempfile.TemporaryDirectory() as folder:
-            if name == "trapdoor":
+            anchor: Path | None = None
+            if trains:
                 made = trained(data, epochs, key)
-                model, claim, anchor = made.model, made.claim, None
+                model, claim = made.model, made.claim
+                assert claim is not None
             else:
-                save_file(clean.state_dict(), Path(folder) / "m.safetensors")
-                out = Path(folder) / "o.safetensors"
-                put = neuralmark.embed(
-                    *(Path(folder) / "m.safetensors", key, out),
-                    EmbedOptions(tensors=tensors, strength=2.0),
-                )
-                model, claim = copy.deepcopy(clean), put.claim
-                model.load_state_dict(load_file(out))
-                anchor = out.with_name(out.name + ".anchor")
+                model, claim, anchor = in_a_file(clean, key, folder, strength)
             cells: list[object] = [label]
-            for attack in ATTACKS.values():
-                if isinstance(attack, Rewrite) and not schemes.get(name).writes:
-                    cells.append("–")
-                    continue
-                done = launch(attack, model, key, claim=claim, data=data)
-                assert done.after is not None
-                cells.append(done.after.matched)
-            changed = permuted(model)
-            cells.append(neuralmark.verify(changed, key, claim=claim).matched)
-            if anchor is None:
-                cells.append("–")
-            else:
-                given = VerifyOptions(anchor=anchor)
-                found = neuralmark.verify(changed, key, claim=claim, options=given)
-                cells.append(found.matched)
-                report.target(f"{label}: aligned", found.matched, "all", passed=found.verified)
+            one = Trained(model, None, key, claim)
+            cells += [after(one, attack, anchor, data) for attack in ATTACKS.values()]
+            if anchor is not None:
+                aligned = int(str(cells[-1]).partition("/")[2])
+                report.target(f"{label}: aligned", aligned, "all", passed=aligned == BITS)
             cells.append(f"{accuracy(clean, data):.1f} → {accuracy(model, data):.1f}")
             rows.append(cells)
             report.note(" ".join(map(str, cells)))
-    head = ["scheme", *ATTACKS, "permuted", "aligned", "accuracy"]
-    report.table(head, rows, f"bits of {BITS} after attacks")
+    head = ["scheme", *ATTACKS, "accuracy"]
+    report.table(head, rows, f"bits of {BITS} after attacks, by position / with the anchor")
 
 
 def grinding(report: Report, data: Data, epochs: int, tries: int) -> None:
@@ -393,6 +392,7 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--epochs", type=int, default=10)
     made.add_argument("--rounds", default="0,1,2,4", help="of the filter; 0: none")
     made.add_argument("--tries", type=int, default=2000)
+    made.add_argument("--strength", type=float, help="of survival; without, embed's default")
     made.add_argument("--parts", default=",".join(PARTS), help="which parts to run")
     options = made.parse_args(arguments)
     report = Report("passports", options.json)
@@ -403,7 +403,7 @@ def main(arguments: list[str] | None = None) -> int:
         elif part == "filter":
             hashed(report, data, options.epochs, [int(r) for r in options.rounds.split(",")])
         elif part == "survival":
-            survival(report, data, options.epochs)
+            survival(report, data, options.epochs, options.strength)
         elif part == "grinding":
             grinding(report, data, options.epochs, options.tries)
     return report.finish()

@@ -23,7 +23,7 @@ import torch
 from safetensors.numpy import load_file
 
 from benchmarks import _trained
-from benchmarks._anchored import Aligned, MarkedTable, Table, resnet
+from benchmarks._anchored import Aligned, MarkedTable, Table, key_of, resnet
 from benchmarks._common import Report, parser
 from neuralmark import Key
 from neuralmark.anchors.heads import heads_of
@@ -172,11 +172,11 @@ class Case:
     hurting: Mapping[str, Change]
     nameless: bool = False
 
-    def marked(self) -> MarkedTable | Nameless:
-        """With a new key's mark."""
+    def marked(self, number: int) -> MarkedTable | Nameless:
+        """With the mark of a key, the same in every run."""
         if self.nameless:
-            return Nameless.of(self.table, Key.new())
-        return MarkedTable(self.table, Key.new(), self.heads)
+            return Nameless.of(self.table, key_of(number))
+        return MarkedTable(self.table, key_of(number), self.heads)
 
 
 def measure(case: Case, secrets: int) -> Measured:
@@ -185,7 +185,7 @@ def measure(case: Case, secrets: int) -> Measured:
     for number in range(secrets):
         print(f"{case.name}, secret {number + 1} of {secrets}", file=sys.stderr, flush=True)
         rng = np.random.default_rng(number)
-        marked = case.marked()
+        marked = case.marked(number)
         for how, amount in WAYS:
             other = rebuilt(marked.table, how, amount, heads, number)
             if other is None:
