@@ -300,9 +300,15 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--strength", type=float, help="of survival; without, embed's default")
     made.add_argument("--seeds", type=int, default=3)
     made.add_argument("--tries", type=int, default=10_000)
-    made.add_argument("--parts", default=",".join(PARTS), help="which parts to run")
+    known_parts = ", ".join(PARTS)
+    made.add_argument(
+        "--parts", default=",".join(PARTS), help=f"which to run, by commas: {known_parts}"
+    )
     options = made.parse_args(arguments)
     parts, bits = options.parts.split(","), options.bits
+    wrong = [part for part in parts if part not in PARTS]
+    if wrong:
+        made.error(f"there is no part {wrong[0]!r}; there are {known_parts}")
     report = Report("schemes that mark weights", options.json)
     data = digits()
     clean = trained(data, 0)

@@ -21,7 +21,7 @@ from neuralmark.errors import (
 from neuralmark.keys.key import Key
 from neuralmark.marking import leaks, rechecking, verification
 from neuralmark.marking.apart import read_apart
-from neuralmark.marking.evidence import evidence_for
+from neuralmark.marking.evidence import Evidence, evidence_for
 from neuralmark.marking.options import VerifyOptions, options_of
 from neuralmark.marking.placement import listed
 from neuralmark.marking.reading import Progress
@@ -49,8 +49,9 @@ def verify(
     """Look for the key's mark in a checkpoint (a path), a live module or a state dict.
 
     With a claim or tensor names, only those tensors are read. Without, a claim of this key that
-    lies beside the checkpoint is followed; where there is none, the list that `auto` would choose
-    and every tensor that is large enough are tried, and the bound is corrected for all of them.
+    lies beside the checkpoint is followed (or beside the file that a live module was built from);
+    where there is none, the list that `auto` would choose and every tensor that is large enough are
+    tried, and the bound is corrected for all of them.
 
     With the anchor of the mark, which lies beside its claim or is given by the options, the weights
     are found wherever they went, and put back in order. On a sharded module all processes must call
@@ -193,10 +194,14 @@ def _verified(
     model: "str | Place | torch.nn.Module | Mapping[str, Any]", key: Key, way: Way, how: HowRead
 ) -> Verdict:
     if isinstance(key, Key) and _reads_activations(key):
-        verdict = _activations_read(model, key, way, how.triggers)
+        verdict = _activations_read(model, key, way, how)
     elif how.triggers is not None:
         raise TriggerMismatchError(
             "this key's scheme reads weights and has no triggers: leave triggers=... out"
+        )
+    elif how.options.example is not None and isinstance(model, str | Path | FarPlace | Mapping):
+        raise ParameterError(
+            "weights alone compute nothing: give the live module, or leave example=... out"
         )
     elif isinstance(model, str | Path | FarPlace):
         verdict = verification.verify(
@@ -213,25 +218,39 @@ def _verified(
 
         if how.options.base is not None:
             raise ParameterError("a live model has its adapter already: leave base=... out")
-        suspect = LiveSuspect(model)
+        suspect = LiveSuspect(model, how.options.example)
         suspect.require_same(key)
-        given = how.claim_file or way.claim
-        known = evidence_for(model, key, claim=given, anchor=how.options.anchor)
+        known = _evidence(model, key, way, how)
+        if how.options.example is not None and known.anchor is None:
+            raise ParameterError(
+                "what is read by probing is told by its likeness to the anchor of the mark: give it"
+                " (VerifyOptions(anchor=...)), or leave example=... out"
+            )
         verdict = verification.examine(
             suspect,
             key,
-            claim=way.claim,
-            tensors=way.tensors,
+            claim=known.claim,
+            tensors=None if known.beside else way.tensors,
             anchor=known.anchor,
             options=how.options,
             progress=how.progress,
         )
+        verdict = verification.followed(verdict, known)
+        if suspect.probed is not None:
+            verdict = replace(verdict, reason=f"{verdict.reason}; {suspect.probed.told}")
     return replace(
         verdict,
         date=presenting.now(),
         claim_digest=way.claim.digest if way.claim else verdict.claim_digest,
         versions=presenting.versions(),
     )
+
+
+def _evidence(model: Any, key: Key, way: Way, how: HowRead) -> Evidence:
+    """Claim and anchor: given, or beside the file that a module was loaded from."""
+    given = how.claim_file or way.claim
+    anchor, beside = how.options.anchor, how.beside
+    return evidence_for(model, key, claim=given, tensors=way.tensors, anchor=anchor, beside=beside)
 
 
 def _reads_activations(key: Key) -> bool:
@@ -242,15 +261,19 @@ def _activations_read(
     model: "str | Place | torch.nn.Module | Mapping[str, Any]",
     key: Key,
     way: Way,
-    given: Triggers | str | Path | None,
+    how: HowRead,
 ) -> Verdict:
     """The verdict on a live model at its triggers; anything else is refused before it is opened."""
     if isinstance(model, str | Path | FarPlace | Mapping):
         schemes.require_weights(key.parameters)
-    triggers = Triggers.given(given, key)
+    triggers = Triggers.given(how.triggers, key)
+    known = Evidence(way.claim)
+    if way.tensors is None:
+        known = _evidence(model, key, way, replace(how, options=VerifyOptions()))
     from neuralmark.training.activations import examine_activations
 
-    return examine_activations(model, key, triggers, claim=way.claim, layers=way.tensors)
+    verdict = examine_activations(model, key, triggers, claim=known.claim, layers=way.tensors)
+    return verification.followed(verdict, known)
 
 
 def recheck(

@@ -181,6 +181,37 @@ def test_a_layer_of_few_directions_does_not_stand_in_zeros() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_a_stranger_that_is_half_empty_does_not_stand(seed: int) -> None:
+    """Rows that hand a channel on are zeros but for a one: all of it would be set aside."""
+    rng = np.random.default_rng(seed)
+    kernel = np.array([[0.2, 0.6, 0.2], [0.6, 2, 0.6], [0.2, 0.6, 0.2]])
+    value, other = (
+        (size * rng.standard_normal((64, 32, 3, 3)) * kernel).astype(np.float32)
+        for size in (0.02, 0.03)
+    )
+    rows = rng.permutation(64)[:32]
+    other[rows] = 0
+    other[rows, np.arange(32), 1, 1] = 1
+    anchor = anchor_of({"a": value})
+    assert trusted(other, anchor["a"]).noise == math.inf
+    _, told = restored({"a": other}, anchor)
+    assert told.found == 0.0
+    assert told.likeness == 0.0
+
+
+def test_what_stands_behind_a_change_is_as_like_the_anchor_as_it_is_read() -> None:
+    """Noise that is left counts; rows that are empty do not lie in place."""
+    table = model((256, 256))
+    [(name, value)] = table.items()
+    suspect = noisy(value, 0.8, 1)
+    suspect[::8] = 0
+    _, told = restored({name: suspect}, anchor_of(table))
+    [fate] = told.tensors
+    assert fate.found == 0.875
+    assert 0.6 < fate.restored < 0.99
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_a_few_rows_that_stay_by_chance_are_not_all(seed: int) -> None:
     value = gaussian(48, 40)
     turned = value[np.random.default_rng(seed).permutation(48)]

@@ -55,6 +55,21 @@ def test_a_block_gives_another_signature_and_the_weights_stay() -> None:
     assert 0.3 < free.figures["forged_rate"] < 0.7
 
 
+def test_a_block_is_trained_until_the_signature_is_whole_or_the_attack_says_so() -> None:
+    made = branched()
+    few = launch(
+        Cerb(0.1, epochs=1, limit=3), made.model(), made.key, claim=made.claim, data=digits()
+    )
+    assert few.figures["forged_rate"] < 1.0
+    assert few.steps == 3
+    assert "the signature is not whole" in few.note
+    assert "of 192 signs after 3 steps" in few.note
+    enough = launch(Cerb(0.1, epochs=1), made.model(), made.key, claim=made.claim, data=digits())
+    assert enough.figures["forged_rate"] == 1.0
+    assert few.steps < enough.steps < 2000
+    assert not enough.note
+
+
 def test_blocks_go_behind_shipped_passports_and_all_norms() -> None:
     model = normed()
     private = Passports(model, key_for("deepipr", version=1), LAYERS)

@@ -233,7 +233,7 @@ def test_schemes_that_read_activations_take_a_live_network() -> None:
         standard(dict(load_of(own)), own.key, NOISE, triggers=own.triggers)
     with pytest.raises(TriggerMismatchError):
         standard(own.model(), own.key, NOISE, claim=own.claim)
-    with pytest.raises(NoMarkError, match="nothing to evaluate"):
+    with pytest.raises(NoMarkError, match="nothing to attack"):
         standard(
             triggered.fresh("deepsigns"), own.key, NOISE, claim=own.claim, triggers=own.triggers
         )

@@ -48,6 +48,15 @@ def test_forgers_have_the_same_luck_in_every_run(tmp_path: Path) -> None:
     assert runs[0]["targets"] == runs[1]["targets"]
 
 
+def test_a_part_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    weight_schemes = pytest.importorskip("benchmarks.weight_schemes")
+    for words in (["--parts", "sine"], ["--help"]):
+        with pytest.raises(SystemExit):
+            weight_schemes.main(words)
+        told = capsys.readouterr()
+        assert ", ".join(weight_schemes.PARTS) in " ".join((told.out + told.err).split())
+
+
 def test_survival_on_a_small_tensor(tmp_path: Path) -> None:
     document = run("survival", "--side", "2048", "--keys", "1", cwd=tmp_path)
     tables = document["tables"]

@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from neuralmark import Claim, Key
 from tests.support.checks import content_of
 from tests.support.commands import PYTHON, VARIABLE, call, run
-from tests.support.models import gaussian_model, plain_key, sharded_model
+from tests.support.models import gaussian, gaussian_model, plain_key, sharded_model
 
 
 def test_the_three_lines_work_as_they_stand(tmp_path: Path) -> None:
@@ -273,3 +273,22 @@ def test_force_replaces_file_and_folder(model: Path, key: Path, tmp_path: Path) 
     assert claim.fingerprint == Key.load(tmp_path / "o.safetensors.nmkey").fingerprint
     assert not list(tmp_path.glob(".*"))
     shutil.rmtree(folder)
+
+
+def test_passports_are_put_into_several_layers_where_one_is_too_small(tmp_path: Path) -> None:
+    shapes = {"a.weight": (192, 96, 3, 3), "b.weight": (192, 64, 3, 3)}
+    save_file(
+        {name: gaussian(*shape) for name, shape in shapes.items()}, tmp_path / "m.safetensors"
+    )
+    for bits in ("256", "512"):
+        words = ("key", "new", tmp_path / f"{bits}.nmkey", "--scheme", "passport-aware")
+        assert call(*words, "--bits", bits, "--no-passphrase").code == 0
+    words = ("embed", tmp_path / "m.safetensors", "-o", tmp_path / "o.safetensors", "--key")
+    assert call(*words, tmp_path / "256.nmkey").code == 0
+    found = call("verify", tmp_path / "o.safetensors", "--key", tmp_path / "256.nmkey", "--json")
+    assert (found.code, found.json["matched"]) == (0, 256)
+    assert len(found.json["tensors"]) == 2
+    said = call(*words, tmp_path / "512.nmkey", "--force").failed(2, "TooFewCarriersError")
+    assert "have 384 together, and the key 512 bits" in said
+    told = call("inspect", tmp_path / "m.safetensors", "--key", tmp_path / "512.nmkey")
+    assert "have 384 together" in " ".join(told.out.split())

@@ -80,7 +80,6 @@ def test_false_alarms_and_losses_are_shown() -> None:
     ("words", "error", "said"),
     [
         (("--original", "MODEL"), "UsageError", "--original is only used with --standard"),
-        (("--code", "net.py:Net"), "UsageError", "--code is only used with --standard"),
         ((*QUICK, "--other", "MODEL"), "UsageError", "--other is not used with --standard"),
         ((*QUICK, "--original", "MARKED"), "DataMismatchError", "(--original FILE)"),
         (("--standard", "--only", "shift"), "AttackError", "choose among noise, prune"),

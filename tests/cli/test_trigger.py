@@ -110,6 +110,44 @@ def test_a_file_and_the_code_of_its_network_are_a_live_model(network: Path) -> N
     assert "--triggers" in call("verify", file, *known).failed(2, "TriggerMismatchError")
 
 
+def test_the_claim_beside_a_file_is_followed_with_code_too(network: Path) -> None:
+    """The same verdict with and without the code of the network."""
+    file, code = network / "m.safetensors", f"{network / 'net.py'}:perceptron"
+    Key.new(schemes.parameters("feng", bits=160)).save(network / "w.nmkey", None)
+    words = ("--key", network / "w.nmkey")
+    assert call("embed", file, *words, "-o", network / "o.safetensors").code == 0
+    for more in ((), ("--code", code)):
+        found = call("verify", network / "o.safetensors", *words, *more, "--json")
+        assert (found.code, found.json["matched"]) == (0, 160), more
+        assert "it followed the claim beside the model" in found.json["reason"]
+        assert found.json["anchor_digest"]
+        assert found.json["claim_digest"]
+    (network / "c.json").rename(network / "m.safetensors.claim.json")
+    known = ("--key", network / "k.nmkey", "--triggers", network / "t.triggers", "--code", code)
+    found = call("verify", file, *known, "--json")
+    assert (found.code, found.json["status"]) == (0, "verified"), found.err
+    assert "it followed the claim beside the model" in found.json["reason"]
+
+
+def test_a_mark_in_activations_is_attacked_with_code_and_triggers(network: Path) -> None:
+    file, code = network / "m.safetensors", f"{network / 'net.py'}:perceptron"
+    known = ("--key", network / "k.nmkey", "--claim", network / "c.json")
+    words = (*known, "--triggers", network / "t.triggers", "--code", code)
+    out = network / "attacked.safetensors"
+    told = call("attack", "noise", file, "--amount", "0.01", *words, "-o", out, "--json")
+    assert told.code == 0, told.err
+    assert (told.json["before"]["matched"], told.json["after"]["status"]) == (160, "verified")
+    assert told.json["after"]["bound_holds"] is True
+    assert call("verify", out, *words).code == 0
+    said = call("attack", "noise", file, *known).failed(2, "LiveModelError")
+    assert "verify, recheck and attack take its network as --code FILE.py:NAME" in said
+    card = call("attack", "suite", file, *words, "--only", "shrink", "--json")
+    assert card.code == 0, card.err
+    assert {row["attack"] for row in card.json["rows"]} == {"shrink"}
+    missing = call("attack", "noise", file, *known, "--code", code)
+    assert "--triggers" in missing.failed(2, "TriggerMismatchError")
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [

@@ -64,7 +64,7 @@ def test_the_runs_keep_their_names() -> None:
     """Rows of an interrupted bench are found again only under the same names."""
     names = sorted(identity(spec) for spec in specs_of(["all"], BENCH))
     assert len(names) == 1337
-    assert hashlib.sha256("\n".join(names).encode()).hexdigest()[:16] == "932c6cb8c758891e"
+    assert hashlib.sha256("\n".join(names).encode()).hexdigest()[:16] == "0b903afcf5e38f07"
 
 
 def test_every_seed_and_data_set_has_an_owner_of_its_own() -> None:
@@ -106,6 +106,54 @@ def test_marks_that_their_strength_does_not_bring_in_are_attacked_at_equal_movem
     assert grid.columns(BENCH, own) == [each for each in COLUMNS if each != "greedymark"]
     notes = [table.note for table in grid.tables(BENCH, Results([]))]
     assert ["not tested: GreedyMark" in note for note in notes] == [False, True]
+
+
+def table_two(accuracies: dict[str, tuple[float, ...]]) -> Table:
+    """Table 2, given clean and marked accuracies, seed by seed, of some architectures."""
+    experiment = experiments.get("fidelity-architectures")
+    rows: list[Row] = []
+    for stage in experiment.stages(BENCH):
+        specs = [spec for spec in stage if isinstance(spec, Training)]
+        for spec, accuracy in zip(specs, accuracies.get(specs[0].architecture, ()), strict=False):
+            marked = {} if spec.mark is None else {"rate": 1.0}
+            row = {"run": identity(spec), "accuracy": accuracy, "classes": 10, **marked}
+            rows.append(row)
+    [table] = experiment.tables(BENCH, Results(rows))
+    return table
+
+
+def test_architectures_are_compared_seed_by_seed() -> None:
+    table = table_two({"googlenet": (0.30, 0.40, 0.31, 0.39), "alexnet": (0.20, 0.25, 0.24)})
+    shown = {row[0]: row for row in table.rows}
+    assert shown["googlenet"][3] == "+0.00 ± 12.71"
+    assert shown["alexnet"][3] == "+4.00"  # the other seed has no marked network yet
+    assert shown["vgg13"][3] == "–"
+    assert "over all 3 pairs of one seed: +1.33 ± 6.25 points" in table.note
+    assert "chance" not in table.note
+    assert "cifar10" in table.title
+    assert "the paper's are on cifar100" in table.note
+
+
+def test_some_architectures_are_trained_for_longer() -> None:
+    models = [each for each in specs_of(["all"], BENCH) if isinstance(each, Training)]
+    epochs = {each.architecture: (each.epochs, each.batch, each.data) for each in models[-44:]}
+    assert epochs["mobilenet_v3_large"] == (10, 32, "cifar10")
+    assert epochs["resnet34"] == (2, 32, "cifar10")
+
+
+@pytest.mark.parametrize("line", ["vgg99 = 3", "vgg13 = 0", 'vgg13 = "long"'])
+def test_epochs_of_single_architectures_are_checked(tmp_path: Path, line: str) -> None:
+    text = (Path(lab.__file__).parent / "presets" / "bench.toml").read_text()
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace("googlenet = 6", line))
+    with pytest.raises(ParameterError, match=line.split()[0]):
+        load_preset(str(path))
+
+
+def test_networks_that_only_guess_do_not_count() -> None:
+    table = table_two({"googlenet": (0.30, 0.40, 0.31, 0.39), "alexnet": (0.20, 0.101, 0.5, 0.5)})
+    assert "over all 2 pairs of one seed: +0.00" in table.note
+    assert "not above chance at this scale, and not counted: alexnet" in table.note
 
 
 def test_specifications_of_imprints_are_read_back() -> None:

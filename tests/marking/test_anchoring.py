@@ -275,6 +275,9 @@ def test_heads_come_from_the_configuration_or_from_the_owner(tmp_path: Path) -> 
     (folder / "config.json").unlink()
     unknown = embed(folder, secret)
     assert HEADS_UNKNOWN in unknown.warnings
+    wrong = embed(folder, secret, options=EmbedOptions(heads=7))
+    assert HEADS_UNKNOWN not in wrong.warnings
+    assert any("7 attention heads do not fit" in each for each in wrong.warnings)
     told = embed(folder, secret, tmp_path / "told", EmbedOptions(heads=8))
     assert told.claim == done.claim
     assert HEADS_UNKNOWN not in told.warnings

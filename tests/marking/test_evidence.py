@@ -57,6 +57,25 @@ def test_no_word_of_it_where_it_was_not_needed(marked: Path, key: Path) -> None:
     assert "anchor" not in verdict.reason
 
 
+def test_a_damaged_anchor_beside_the_claim_does_not_hide_a_mark_in_its_place(
+    marked: Path, key: Path
+) -> None:
+    path, mine = marked, Key.load(key)
+    anchor = Path(f"{path}.anchor")
+    data = bytearray(anchor.read_bytes())
+    data[-40] ^= 1
+    anchor.write_bytes(data)
+    for given in (None, claim_of(path)):
+        verdict = neuralmark.verify(path, mine, claim=given)
+        assert verdict.verified
+        assert "the anchor was not used (" in verdict.reason
+    with pytest.raises(AnchorError):  # named, it must be good
+        neuralmark.verify(path, mine, options=VerifyOptions(anchor=anchor))
+    save_file({name: value[::-1].copy() for name, value in load_file(path).items()}, path)
+    with pytest.raises(AnchorError):  # and where it is needed
+        neuralmark.verify(path, mine)
+
+
 def test_a_mark_without_an_anchor(marked: Path, key: Path) -> None:
     path, mine = marked, Key.load(key)
     without_anchor(path, mine)
@@ -213,3 +232,21 @@ def test_tensors_and_what_was_done_to_them_are_told_apart(marked: Path, key: Pat
     save_file(turned, marked)
     told = call("verify", marked, "--key", key)
     assert "x.layer1.weight, transposed; x.layer2.weight, transposed" in told.out
+
+
+def test_what_was_found_elsewhere_is_told_of_strangers(
+    marked: Path, key: Path, tmp_path: Path
+) -> None:
+    """Whichever of both readings gave more bits, the share that was found is in the reason."""
+    table = load_file(marked)
+    rng = np.random.default_rng(3)
+    for number in range(3):
+        other = tmp_path / f"other{number}.safetensors"
+        save_file(
+            {n: rng.standard_normal(v.shape).astype(v.dtype) for n, v in table.items()}, other
+        )
+        verdict = neuralmark.verify(other, Key.load(key), claim=claim_of(marked))
+        assert not verdict.verified
+        assert "of the marked weights" in verdict.reason
+        assert verdict.alignment is not None
+        assert all(not fate.source for fate in verdict.alignment.tensors if not fate.found)

@@ -412,3 +412,15 @@ def test_scales_of_a_layer_are_those_of_its_integers(dtype: str, end: str) -> No
     infos = [TensorInfo("a.weight", dtype, (64, 64)), TensorInfo(f"a{end}", "F32", (64,))]
     weight = catalogue_of(infos)[0]
     assert ("scaled by" in (weight.obstacle or "")) == (dtype == "I8")
+
+
+def test_passports_take_several_layers_where_one_has_too_few_channels() -> None:
+    parameters = schemes.parameters("passport-aware", bits=256)
+    shapes = {"a.weight": (96, 96, 3, 3), "b.weight": (192, 96, 3, 3), "c.weight": (192, 192, 3, 3)}
+    infos = [TensorInfo(name, "F32", shape) for name, shape in shapes.items()]
+    chosen = auto(catalogue_of(infos), parameters)
+    assert [tensor.name for tensor in chosen.tensors] == ["b.weight", "c.weight"]
+    assert "together have a channel for each bit" in chosen.why
+    none = auto(catalogue_of(infos[:2]), schemes.parameters("deepipr", bits=320))
+    assert not none.tensors
+    assert "have 288 together, and the key 320 bits" in none.why

@@ -15,7 +15,13 @@ import neuralmark
 from neuralmark import AttachOptions, Claim, Key, KeyedMemory, Triggers, schemes
 from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.fold_in import FoldIn
-from neuralmark.errors import AttackError, LiveModelError, ParameterError, TriggerMismatchError
+from neuralmark.errors import (
+    AttackError,
+    LiveModelError,
+    ParameterError,
+    TriggerMismatchError,
+    UnsuitableTensorError,
+)
 from neuralmark.training.activations import LayerAtTriggers
 from tests.support.checks import one_line
 from tests.support.coins import KEYS, require_coins
@@ -158,3 +164,15 @@ def test_bad_input_is_named(tmp_path: Any) -> None:
         KeyedMemory(8, 16, torch.zeros(16))
     with pytest.raises(ParameterError, match="whole number"):
         key_of(step=0.5)
+
+
+def test_a_plain_lstm_is_told_what_to_write() -> None:
+    made = remembered()
+    plain = RowReader(key_of())
+    plain.memory = nn.LSTM(8, UNITS, batch_first=True)
+    plain.forward = lambda images: plain.last(plain.memory(images[:, 0])[0][:, -1])
+    optimizer = torch.optim.Adam(plain.parameters(), 3e-3)
+    options = AttachOptions(tensors=["memory"], triggers=made.triggers)
+    with pytest.raises(UnsuitableTensorError, match=r"KeyedMemory\.of\(key, 8, 160\)") as caught:
+        neuralmark.attach(plain, optimizer, key_of(), options)
+    one_line(caught.value)

@@ -225,7 +225,9 @@ def test_a_file_without_model_code_says_what_to_give(name: str, tmp_path: Path) 
     path = tmp_path / "m.safetensors"
     save_file(made.model().state_dict(), path)
     for suspect in (path, made.model().state_dict()):
-        with pytest.raises(LiveModelError, match="the live module, and triggers="):
+        with pytest.raises(
+            LiveModelError, match="the live module in the place of the file, and triggers="
+        ):
             neuralmark.verify(suspect, made.key, claim=made.claim, triggers=made.triggers)
     with pytest.raises(ParameterError, match=name):
         neuralmark.embed(path, made.key, tmp_path / "o.safetensors")

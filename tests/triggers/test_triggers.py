@@ -165,3 +165,11 @@ def test_data_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((5, 4), np.uint8)).save(folder / "b.png")
     with pytest.raises(TriggerError, match="the first image"):
         Triggers.draw(folder, key_of("featuremap"))
+
+
+def test_a_set_of_triggers_shows_what_it_is_and_no_input() -> None:
+    made = Triggers.of(np.zeros((4, 3, 2)), [0, 0, 7, 7])
+    begins = made.digest.hex()[:16]
+    assert repr(made) == f"Triggers(4 of 3 x 2, labels 0, 7, digest {begins}...)"
+    assert "no labels" in repr(Triggers.of(np.zeros((4, 3))))
+    assert "labels 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...," in repr(Triggers.of(np.eye(12), range(12)))

@@ -92,7 +92,8 @@ def anchor_from_original(
     if found.digest != claim.anchor.bytes:
         raise AnchorMismatchError(
             f"{model}: is not the original of the claim: its coarse copy has another digest; give"
-            " the model as it was before marking, or the anchor file"
+            " the model as it was before marking (where a later release was marked with the anchor"
+            " of the first, that of the first), or the anchor file"
         )
     return found
 

@@ -14,18 +14,27 @@ import numpy as np
 from neuralmark.anchors.aligning import align
 from neuralmark.anchors.aligning.contract import ALIKE, Aligned, too_large
 from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEntry
-from neuralmark.anchors.cleaning import Trust, clean, rounding_of
+from neuralmark.anchors.cleaning import Cleaned, Trust, clean, rounding_of
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.factors import likeness, rescaled
 from neuralmark.anchors.locating import Located, LocatedWeights, locate
-from neuralmark.anchors.locating.suspect import SuspectWeights
+from neuralmark.anchors.locating.suspect import SuspectWeights, own_name
 from neuralmark.anchors.locating.views import Stored, View
 from neuralmark.anchors.moves import Move, Moves, moved
 from neuralmark.anchors.recutting import recut
 from neuralmark.anchors.refinding import WEAK, refound
+from neuralmark.anchors.regrouping import needs_regrouping, regrouped
 from neuralmark.anchors.spares import BEHIND, LeftOver
-from neuralmark.anchors.standing import FAINT, QUICK, Closeness, closeness, hollow, stands, trusted
-from neuralmark.core.names import canonical_name
+from neuralmark.anchors.standing import (
+    FAINT,
+    QUICK,
+    Closeness,
+    closeness,
+    holding,
+    hollow,
+    stands,
+    trusted,
+)
 from neuralmark.records.alignment import Alignment, TensorFate
 from neuralmark.structures.structure import Array
 
@@ -94,6 +103,7 @@ class Restoration:
         self._aligned: dict[str, Aligned] = {}
         if needy:
             self._aligned = self._in_order(needy)
+        self._put_together(sought)
         self._look_again(sought)
         self._done: list[_Told] = []
 
@@ -156,6 +166,22 @@ class Restoration:
                 del aligned[name]
         return aligned
 
+    def _put_together(self, sought: list[str]) -> None:
+        """For what was taken apart as well, put neighbours together; all of it in order again."""
+        if not needs_regrouping(self._located, self._aligned, sought):
+            return
+        suspect, anchor, limit = self._suspect, self._anchor, self._options.limit
+        found = regrouped(suspect, anchor, self._located, self._aligned, self._behind, limit)
+        if not found:
+            return
+        self._located |= found
+        views = LocatedWeights(suspect, self._located)
+        names = [n for n in sought if n in self._aligned or n in found]
+        for name, one in align(views, anchor, names, limit, self._progress, views.traced()).items():
+            if name in found or one.cosine > self._aligned[name].cosine:
+                self._aligned[name] = one
+                self._behind.discard(name)
+
     def _look_again(self, sought: list[str]) -> None:
         """For what is not very like the anchor, take what is left over where that is likelier."""
         looked = LeftOver(self._suspect, self._anchor, self._located)
@@ -208,7 +234,7 @@ class Restoration:
             effort=self._options.effort,
             found=_short(found if whole else 0.0),
             set_aside=_short(max(0.0, filled - (1 - found))),
-            likeness=_short(dot / math.sqrt(energy * held) if energy * held > 0 else 0.0),
+            likeness=_short(_cosine((dot, energy, held))),
             notes=tuple(f"{each.fate.name}: {note}" for each in self._done for note in each.notes),
             seconds=round(time.monotonic() - self._begun, 1),
         )
@@ -239,14 +265,12 @@ class Restoration:
             still = all(move.is_same for move in moves)
             values = fitted if scaled or not still else values  # else what was regressed is noise
         masks = [move.found for move in moves] + [np.ones(1, bool)] * (2 - len(moves))
-        dot, energy, held = _products(values, anchor)
-        cosine = dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
+        masks = list(holding(values)) if behind else masks
+        cleaned = clean(values, anchor, (masks[0], masks[1]))
+        products = _products(_as_read(cleaned) if behind else values, anchor)
+        cosine = _cosine(products)
         if beyond and cosine < ALIKE and not located.direct and not behind:
             changes = (*changes, beyond)
-        cleaned = clean(values, anchor, (masks[0], masks[1]))
-        if behind:
-            dot, energy, held = _products(anchor + cleaned.kept, anchor)
-            cosine = dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
         fate = TensorFate(
             name=entry.name,
             source=located.view.describe(),
@@ -255,7 +279,6 @@ class Restoration:
             found=_short(float(masks[0].mean() * masks[1].mean())),
             changes=tuple(dict.fromkeys((*changes, *scaled))),
         )
-        products = dot, energy, held
         share, trust, notes = cleaned.share, cleaned.trust, cleaned.notes
         return RestoredTensor(cleaned.kept, cleaned.fill, share, trust, fate, notes, products)
 
@@ -265,19 +288,19 @@ class Restoration:
         return len(self._close) == len(self._marked) and all(c.little for c in self._close.values())
 
     def _as_it_is(self, entry: AnchorEntry) -> RestoredTensor:
-        located, (dot, energy, held) = self._located[entry.name], self._close[entry.name].products
+        located, products = self._located[entry.name], self._close[entry.name].products
         fate = TensorFate(
             name=entry.name,
             source=located.view.describe(),
             likeness=_short(located.cosine),
-            restored=_short(dot / math.sqrt(energy * held) if energy * held > 0 else 0.0),
+            restored=_short(_cosine(products)),
             found=1.0,
             changes=tuple(dict.fromkeys(located.changes)),
         )
         values = self._held.pop(entry.name, None)
         values = located.view.read(self._suspect) if values is None else values
         trust = Trust(values.size, 1.0, 0.0, 0.0, little=True)
-        return RestoredTensor(None, values, 0.0, trust, fate, (), (dot, energy, held))
+        return RestoredTensor(None, values, 0.0, trust, fate, (), products)
 
     def _placed(self, entry: AnchorEntry) -> tuple[Located, Moves, tuple[str, ...]] | None:
         """Where a tensor was found, and how its axes move; None where it was not looked for."""
@@ -296,8 +319,8 @@ class Restoration:
             why = "not found"
         fate = TensorFate(
             name=entry.name,
-            source="" if located is None else located.view.describe(),
-            likeness=0.0 if located is None else _short(located.cosine),
+            source="",
+            likeness=0.0,
             restored=0.0,
             found=0.0,
             changes=(f"filled from the anchor: {why}",),
@@ -308,7 +331,7 @@ class Restoration:
 
 def _namesakes(suspect: SuspectWeights, name: str) -> list[View]:
     """What the suspect has under this very name."""
-    return [Stored(each) for each in suspect.shapes if canonical_name(each) == name]
+    return [Stored(each) for each in suspect.shapes if own_name(each) == name]
 
 
 def sought_names(marked: list[AnchorEntry], effort: float) -> frozenset[str]:
@@ -339,6 +362,17 @@ def moves_fit(values: Array, moves: Moves, shape: tuple[int, ...]) -> bool:
         if move.matrix is not None and move.matrix.shape[1] != length:
             return False
     return values.shape[len(moves) :] == shape[len(moves) :]
+
+
+def _as_read(cleaned: Cleaned) -> Array:
+    """A tensor as the mark is read from it, where most of it was set aside: noise and all."""
+    gain = cleaned.trust.gain
+    return cleaned.fill + cleaned.kept / np.float32(gain) if gain > 0 else cleaned.kept
+
+
+def _cosine(products: tuple[float, float, float]) -> float:
+    dot, energy, held = products
+    return dot / math.sqrt(energy * held) if energy * held > 0 else 0.0
 
 
 def _products(values: Array, anchor: Array) -> tuple[float, float, float]:

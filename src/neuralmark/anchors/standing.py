@@ -38,6 +38,8 @@ BY_CHANCE = 4.0
 HOLLOW = 1e-12
 """With less of its energy beyond one pattern than this, a tensor is that pattern: float32 holds
 nothing else in it."""
+EMPTY = 0.02
+"""A row or column of which no more than this share is not zero holds nothing."""
 QUICK = 1 << 20
 """Tensors of more weights are put in order first, and looked at in place if that fails."""
 _BLOCK = 1 << 15
@@ -134,12 +136,21 @@ def trusted(values: Array, anchor: Array, found: Sequence[Mask] | None = None) -
     """Of a tensor in the anchor's order; `found`: which of its rows and columns are there."""
     if anchor.ndim < 2 or not np.isfinite(values).all() or hollow(values, anchor):
         return Trusted(0.0, math.inf)
-    whole = [np.ones(n, np.bool_) for n in anchor.shape[:2]]
-    cleaned = clean(values, anchor, whole if found is None else found)
+    cleaned = clean(values, anchor, holding(values) if found is None else found)
     trust, size = cleaned.trust, float(np.mean(np.square(anchor, dtype=np.float64)))
     if not (trust.gain > 0 and size > 0) or _leans(cleaned, anchor, size):
         return Trusted(0.0, math.inf)
     return Trusted(trust.gain, trust.noise / trust.gain**2 / size)
+
+
+def holding(values: Array) -> tuple[Mask, Mask]:
+    """Rows and columns that hold something: where there is nothing, nothing lies in place.
+
+    Empty rows differ from the anchor by the anchor itself, all of which would be set aside, and
+    what is then left is like anything.
+    """
+    cube = values.reshape(*values.shape[:2], -1) != 0
+    return cube.mean(axis=(1, 2)) > EMPTY, cube.mean(axis=(0, 2)) > EMPTY
 
 
 def _leans(cleaned: Cleaned, anchor: Array, size: float) -> bool:

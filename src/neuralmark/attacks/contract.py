@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from neuralmark.keys.key import Key
     from neuralmark.storage.bookmark import Bookmark
+    from neuralmark.triggers.triggers import Triggers
 
 AttackKind = Literal["weights", "key", "test"]
 """Whether an attack makes other weights, forges a key, or only looks."""
@@ -177,6 +178,7 @@ class Outcome:
         model: The new model, if the attack made one.
         key: The forged key, if the attack made one.
         placement: Where a forged key claims its mark to be.
+        triggers: The inputs at which a forged key reads a live model, where it does.
         steps: How many training steps it took.
         queries: How often the model was asked.
         note: A remark on how it went.
@@ -192,6 +194,7 @@ class Outcome:
     model: "torch.nn.Module | None" = None
     key: "Key | None" = None
     placement: Placement = ()
+    triggers: "Triggers | None" = None
     steps: int = 0
     queries: int = 0
     note: str = ""

@@ -1,7 +1,7 @@
 """Scaling all weights of a tensor by one positive factor.
 
 Behind a normalisation that measures its own input the network does not change at all. Neither
-does the mark: a bit is the sign of a linear read-out.
+does a mark whose bits are signs of a linear read-out. ST-DM's are signs of a sine, and notice.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,9 @@ class Shrink(Attack):
     """Multiply every weight by the same positive number."""
 
     summary: ClassVar[str] = "scale all weights of a tensor by one factor"
-    expects: ClassVar[str] = "the mark does not notice, down to what the dtype can hold"
+    expects: ClassVar[str] = (
+        "linear read-outs do not notice, down to what the dtype can hold; stdm needs its anchor"
+    )
     dial: ClassVar[str] = "factor"
 
     factor: float = option(0.1, "what every weight is multiplied by", low=1e-6, high=1e6)

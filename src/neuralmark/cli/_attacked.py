@@ -31,6 +31,8 @@ class Request:
     tensors: tuple[str, ...]
     others: tuple[Path, ...]
     seed: int
+    code: str | None
+    triggers: Path | None
     as_json: bool
 
 
@@ -58,13 +60,13 @@ def refuse_output(attack: "type[Attack]", out: Path | None) -> None:
         raise click.UsageError("this attack only looks and changes nothing: leave -o out")
 
 
-def require(attack: "type[Attack]", *, others: bool) -> None:
+def require(attack: "type[Attack]", *, others: bool, live: bool) -> None:
     """Refuse what cannot be run on a file, and show how it can be run."""
     from neuralmark.attacks import name_of
     from neuralmark.attacks.engine.suite import obstacle
     from neuralmark.errors import MissingDataError
 
-    why = obstacle(attack, others=others)
+    why = obstacle(attack, others=others, live=live)
     if why:
         raise MissingDataError(f"the attack {name_of(attack)!r} {why}")
 

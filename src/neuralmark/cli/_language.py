@@ -7,12 +7,11 @@ import re
 
 _WORDS = {
     "rebuild_claim(model, key)": "'neuralmark claim MODEL --key KEY'",
-    "give neuralmark.verify the live module, and triggers=... (recheck takes them, too;"
-    " attacks take the module in Python)": (
-        "verify, recheck and 'attack suite --standard' take their network as --code FILE.py:NAME,"
-        " and --triggers"
+    "give the live module in the place of the file, and triggers=...": (
+        "verify, recheck and attack take its network as --code FILE.py:NAME, and --triggers"
     ),
     "triggers=...": "--triggers",
+    "example=...": "--example",
     "RemoteOptions(allow_private=True)": "--allow-private",
     "overwrite=True": "--force",
     "in_place=True": "--in-place",

@@ -288,6 +288,58 @@ def code_options(function: F) -> F:
     return code(triggers(function))
 
 
+def example_option(function: F) -> F:
+    """--example, where a live model may be probed."""
+    return click.option(
+        "--example",
+        metavar="SHAPE|FILE",
+        help="With --code and the mark's anchor: run the network on an input of this shape"
+        " (1x3x32x32; 1x16:int64 for tokens) or on the array of a .npy or .npz file, and read by"
+        " probing, from what they compute, layers that its code stores in a way of its own.",
+    )(function)
+
+
+def example(given: str | None, code: str | None) -> Any:
+    """The input that was described: a shape, or an array."""
+    if given is None:
+        return None
+    if code is None:
+        raise click.UsageError("--example runs the network of --code: give that, too")
+    if given.endswith((".npy", ".npz")):
+        return _array(given)
+    import numpy as np
+
+    shape, _, kind = given.partition(":")
+    lengths = shape.split("x")
+    if kind not in ("", "int32", "int64") or not all(n.isdecimal() and int(n) for n in lengths):
+        raise click.UsageError(
+            f"--example {given!r}: give a shape (1x3x32x32, or 1x16:int64) or a .npy or .npz file"
+        )
+    sizes = tuple(map(int, lengths))
+    if not kind:
+        return sizes
+    return (np.arange(np.prod(sizes)) % 2).astype(kind).reshape(sizes)
+
+
+def _array(file: str) -> Any:
+    """The one array of a file."""
+    from zipfile import BadZipFile
+
+    import numpy as np
+
+    try:
+        found = np.load(file, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        with found:
+            arrays = list(found.values())
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise click.UsageError(f"--example {file}: cannot be read ({error})") from None
+    if len(arrays) != 1:
+        raise click.UsageError(f"--example {file}: holds {len(arrays)} arrays, not one")
+    return arrays[0]
+
+
 def live(code: str | None, model: M) -> "M | torch.nn.Module":
     """The model as it is on disk, or in the network that code makes."""
     if code is None:

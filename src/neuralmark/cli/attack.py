@@ -165,17 +165,16 @@ def suite(
     """Run every attack that needs no data on MODEL and print its robustness card.
 
     The card says for each attack at which strength the verdict flips. It is the same for every
-    number of processes.
+    number of processes. Schemes that read activations take --code and --triggers.
 
-    With --standard, print the three parts of MPAI-NNW (IEEE 3304-2023) instead. Schemes that read
-    activations take --code and --triggers there; accuracies and fine-tuning need data, from Python
-    (neuralmark.attacks.standard).
+    With --standard, print the three parts of MPAI-NNW (IEEE 3304-2023) instead; accuracies and
+    fine-tuning need data, from Python (neuralmark.attacks.standard).
     """
     from neuralmark.attacks.engine.options import SuiteOptions
     from neuralmark.attacks.engine.suite import suite as run
     from neuralmark.storage import files
 
-    evaluated.refuse(standard, {"--original": original, "--code": code, "--triggers": triggers})
+    evaluated.refuse(standard, {"--original": original})
     evaluated.refuse(not standard, {"--other": others})
     if report:
         inputs = (model, key_file, claim_file, anchor, *others, original, triggers)
@@ -187,10 +186,11 @@ def suite(
         return
     with output.progress_bar(counting=True) as progress:
         card = run(
-            model,
+            options.live(code, model),
             key,
             SuiteOptions(list(only) or None, others, seed, jobs, anchor),
             claim=claim_file,
+            triggers=triggers,
             progress=progress,
         )
     if report:
@@ -226,21 +226,18 @@ def _command_of(name: str) -> click.Command:
         tensors: tuple[str, ...],
         others: tuple[Path, ...],
         seed: int,
+        code: str | None,
+        triggers: Path | None,
         as_json: bool,
         **chosen: Any,
     ) -> None:
         settings = {name.removeprefix(OWN): value for name, value in chosen.items()}
         shown.refuse_output(attack, out)
-        shown.require(attack, others=bool(others))
+        shown.require(attack, others=bool(others), live=code is not None)
         key = None if key_file is None else options.load_key(key_file, passphrase_file)
-        ctx.exit(
-            _launch(
-                attack(**settings),
-                model,
-                key,
-                shown.Request(out, force, claim_file, anchor, tensors, others, seed, as_json),
-            )
-        )
+        files = (claim_file, anchor, tensors, others)
+        request = shown.Request(out, force, *files, seed, code, triggers, as_json)
+        ctx.exit(_launch(attack(**settings), model, key, request))
 
     run.__doc__ = f"{_sentence(attack.summary)}\n\nExpect of a sound mark: {attack.expects}."
     decorated = _apply(
@@ -267,6 +264,7 @@ def _command_of(name: str) -> click.Command:
             help="Attack this tensor (may be repeated); default: every matrix.",
         ),
         _shared,
+        options.code_options,
         options.json_option,
     )
     return click.command(name, short_help=_sentence(attack.summary))(decorated)
@@ -280,7 +278,7 @@ def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Re
     with output.progress_bar(counting=True) as progress:
         result = launch(
             attack,
-            model,
+            options.live(request.code, model),
             key,
             options=LaunchOptions(
                 tensors=list(request.tensors) or None,
@@ -289,6 +287,7 @@ def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Re
                 anchor=request.anchor,
             ),
             claim=request.claim_file,
+            triggers=request.triggers,
             progress=progress,
         )
     written = None if request.out is None else shown.write(attack, result, model, request)

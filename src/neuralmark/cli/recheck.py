@@ -34,6 +34,7 @@ LONGEST = 60
 @options.base_option
 @options.among_option
 @options.code_options
+@options.example_option
 @options.remote_options
 @options.json_option
 @click.pass_context
@@ -49,6 +50,7 @@ def command(
     among: int,
     code: str | None,
     triggers: Path | None,
+    example: str | None,
     as_json: bool,
 ) -> None:
     """Verify MODEL again in the way VERDICT.json records, and compare.
@@ -62,13 +64,14 @@ def command(
 
     known = Verdict.load(verdict)
     key = options.load_key(key_file, passphrase_file)
+    shown = options.example(example, code)
     with output.progress_bar() as progress:
         result = recheck(
             known,
             options.live(code, model),
             key,
             claim=claim_file,
-            options=VerifyOptions(anchor, base=base, among=among),
+            options=VerifyOptions(anchor, base=base, among=among, example=shown),
             triggers=triggers,
             progress=progress,
         )

@@ -67,6 +67,7 @@ MOST_CHANGES, MOST_NOTES = 8, 6
 @options.among_option
 @options.sandbox_options(default=False)
 @options.code_options
+@options.example_option
 @click.option("--owner", metavar="TEXT", help="Public label of the owner to show on the verdict.")
 @click.option(
     "--report",
@@ -100,6 +101,7 @@ def command(
     time_limit: float,
     code: str | None,
     triggers: Path | None,
+    example: str | None,
     owner: str | None,
     report: Path | None,
     public: bool,
@@ -124,7 +126,8 @@ def command(
     near = isinstance(model, Path)  # of what is far only what is needed is fetched
     whole = True if report and near and full_digest is None else full_digest
     limits = options.limits(sandbox, memory, time_limit)
-    wanted = VerifyOptions(anchor, effort, align_limit, whole, base, among, limits)
+    shown = options.example(example, code)
+    wanted = VerifyOptions(anchor, effort, align_limit, whole, base, among, limits, shown)
     with output.progress_bar() as progress:
         verdict = verify(
             options.live(code, model),

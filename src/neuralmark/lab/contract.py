@@ -13,7 +13,7 @@ from neuralmark.attacks.engine.training import TuningScope
 from neuralmark.lab.comparing import Cell, beside, percent
 from neuralmark.lab.execution.store import Row
 from neuralmark.lab.plan.columns import PUBLISHED, STREAM
-from neuralmark.lab.plan.preset import Preset
+from neuralmark.lab.plan.preset import Preset, TrainingScale
 from neuralmark.lab.plan.spec import (
     Assault,
     ImprintSpec,
@@ -163,9 +163,9 @@ def training(
     return Training(
         architecture=main,
         data=data,
-        epochs=(small and scale.zoo_epochs) or scale.epochs,
+        epochs=_epochs(scale, main),
         rate=scale.rate,
-        batch=scale.batch,
+        batch=(small and scale.zoo_batch) or scale.batch,
         drops=scale.drops,
         images=(small and scale.zoo_images) or scale.images,
         test_images=scale.test_images,
@@ -173,6 +173,12 @@ def training(
         mark=_shared(marking(scheme, preset, changes), main),
         options=scale.options if main == scale.main else (),
     )
+
+
+def _epochs(scale: TrainingScale, architecture: str) -> int:
+    if architecture not in scale.zoo:
+        return scale.epochs
+    return int(dict(scale.zoo_longer).get(architecture, scale.zoo_epochs or scale.epochs))
 
 
 def imprinted(

@@ -27,6 +27,10 @@ HEADS_UNKNOWN = (
     "the number of attention heads is not known, so heads that somebody rearranges cannot be put"
     " back in order: give heads=..., or mark the folder with its config.json"
 )
+HEADS_MISFIT = (
+    "{} attention heads do not fit the shapes of this model, so heads that somebody rearranges"
+    " cannot be put back in order: give the right number, heads=..."
+)
 
 
 def anchored(
@@ -42,7 +46,7 @@ def anchored(
     recipe = AnchorRecipe(planned.placement, heads, options.anchor_bits)
     make = partial(build, OriginalCheckpoint(checkpoint), recipe, progress=progress)
     anchor = make() if file is None else write_anchor(file, planned.key, make)
-    return planned.bound_to(claimed_anchor(anchor)), _remarks(anchor)
+    return planned.bound_to(claimed_anchor(anchor)), _remarks(anchor, heads)
 
 
 def _as_before(
@@ -77,7 +81,9 @@ def _likeness(planned: MarkingPlan, anchor: Anchor) -> float:
     return float(np.average(found, weights=weights))
 
 
-def _remarks(anchor: Anchor) -> tuple[str, ...]:
+def _remarks(anchor: Anchor, heads: int = 0) -> tuple[str, ...]:
     structure = anchor.skeleton.structure
     notes = () if structure is None else structure.notes
-    return (HEADS_UNKNOWN,) if any(note.startswith("heads left alone") for note in notes) else ()
+    if not any(note.startswith("heads left alone") for note in notes):
+        return ()
+    return (HEADS_MISFIT.format(heads) if heads else HEADS_UNKNOWN,)

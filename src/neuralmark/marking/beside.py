@@ -16,6 +16,9 @@ from neuralmark.storage import files
 
 _CLAIM = ".claim.json"
 
+FROM_FILE = "neuralmark_file"
+"""The attribute of a module that tells which checkpoint it was loaded from (`training.coded`)."""
+
 
 @dataclass(frozen=True)
 class Places:

@@ -255,10 +255,12 @@ def plan(
     known = catalogue(checkpoint)
     if not tensors:
         require_readable(known, str(checkpoint.path))
-    chosen = select(known, tensors) if tensors else auto(known, key.parameters, spread).tensors
-    if not chosen:
+    choice = None if tensors else auto(known, key.parameters, spread)
+    chosen = choice.tensors if choice else select(known, tensors or ())
+    if choice and not chosen:
         raise TooFewCarriersError(
-            f"{checkpoint.path}: no tensor is suitable for a mark; 'neuralmark inspect' says why"
+            f"{checkpoint.path}: no tensor is suitable for a mark ({choice.why}); 'neuralmark"
+            " inspect' lists them"
         )
     fixed = next((tensor for tensor in chosen if tensor.info.fixed), None)
     if fixed is not None:

@@ -18,7 +18,13 @@ from neuralmark.errors import (
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import check_claim
-from neuralmark.marking.beside import anchor_beside, anchor_path, claim_beside, is_anchor_of
+from neuralmark.marking.beside import (
+    FROM_FILE,
+    anchor_beside,
+    anchor_path,
+    claim_beside,
+    is_anchor_of,
+)
 from neuralmark.records import Claim
 
 
@@ -30,6 +36,8 @@ class Evidence:
     anchor: Anchor | None = None
     beside: bool = False
     """Whether the claim was found beside the suspect, not given."""
+    damaged: AnchorError | None = None
+    """Why the anchor beside the claim cannot be used."""
 
 
 def evidence_for(
@@ -40,23 +48,36 @@ def evidence_for(
     tensors: Sequence[str] | None = None,
     anchor: Any = None,
     beside: bool = True,
+    spare_damaged: bool = False,
 ) -> Evidence:
     """The claim and the anchor that were given; else those beside the model, or beside the claim.
+
+    Beside a module that was loaded from a file is beside that file.
+
+    With `spare_damaged` an anchor that nobody named and that cannot be used is told, not raised:
+    weights that lie where they were are read without it.
 
     A claim beside the suspect may be anybody's: the key is derived from what it says, so a made-up
     one is one more draw of fair coins.
     """
     given = Claim.given(claim)
-    place = place_of(model) if isinstance(model, str | Path) and beside else None
+    file = getattr(model, FROM_FILE, model)
+    place = place_of(file) if isinstance(file, str | Path) and beside else None
     near = place if isinstance(place, Path) else None  # nothing of the owner's lies beside a URL
     if given is not None:
         check_claim(given, key)
     seek = given is None and near is not None and not _stands_alone(anchor)
     followed = claim_beside(near, key, tensors) if seek and near is not None else given
     found = _given_anchor(anchor, key, followed)
+    damaged = None
     if found is None and followed is not None and followed.anchor is not None:
-        found = _near_anchor(claim if given is not None else None, near, key, followed)
-    return Evidence(followed, found, beside=seek and followed is not None)
+        try:
+            found = _near_anchor(claim if given is not None else None, near, key, followed)
+        except AnchorError as error:
+            if not spare_damaged:
+                raise
+            damaged = error
+    return Evidence(followed, found, beside=seek and followed is not None, damaged=damaged)
 
 
 def _stands_alone(anchor: Any) -> bool:

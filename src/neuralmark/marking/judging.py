@@ -202,6 +202,13 @@ def judge_aligned(
     return replace(verdict, status=status, reason=why)
 
 
+def elsewhere(matched: int, record: Alignment) -> str:
+    """Words for a reading that was put back in order, where reading by position gave more."""
+    return (
+        f"; put back in order, {matched}, with {_share(record.found)} of the marked weights found"
+    )
+
+
 def held_back(record: Alignment) -> str:
     """Words for what the options kept from being found; empty where they kept nothing."""
     from neuralmark.anchors.aligning.contract import limit_needed  # only where something is aligned

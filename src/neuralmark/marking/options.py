@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
@@ -112,6 +112,12 @@ class EmbedOptions:
                 "anchor must be True, False or the anchor file of an earlier release, not"
                 f" {self.anchor!r:.60}"
             )
+        if self.anchor is not True and self.anchor_bits != USUAL_BITS:
+            raise ParameterError(
+                "anchor_bits is for a new anchor: one of an earlier release keeps its own"
+                if self.anchor
+                else "anchor_bits is for an anchor, and anchor=False writes none"
+            )
         if self.in_span and self.budget is not None:
             raise ParameterError("a mark in an adapter's span takes a strength, not a budget")
 
@@ -199,6 +205,10 @@ class VerifyOptions:
             corrected for all of them, as `scan` does.
         sandbox: What a process may use that reads the model in our place, and can do nothing
             else; None: it is read here.
+        example: For a live module: an input that it takes (a tensor or an array), or the shape of
+            one. With the anchor, layers that the module stores in a way of its own are then read by
+            probing: what they answer to zero and to the basis of their inputs. This runs the code
+            of the module.
 
     Raises:
         ParameterError: A value is out of range.
@@ -215,6 +225,7 @@ class VerifyOptions:
     base: str | Path | None = None
     among: int = 1
     sandbox: SandboxLimits | None = None
+    example: Any | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
@@ -224,6 +235,7 @@ class VerifyOptions:
             raise ParameterError(f"among must be a count of looks, not {shown(self.among)}")
         if self.sandbox is not None and not isinstance(self.sandbox, SandboxLimits):
             raise ParameterError(f"sandbox must be SandboxLimits, not {shown(self.sandbox)}")
+        check_example(self.example)
 
     def aligning(self) -> AlignOptions:
         """What of it the aligner needs.
@@ -346,6 +358,14 @@ def check_spread(spread: Any) -> None:
     """Refuse what is not the name of a spread."""
     if spread not in SPREADS:
         raise ParameterError(f"spread must be one of {', '.join(SPREADS)}, not {shown(spread)}")
+
+
+def check_example(example: Any) -> None:
+    """Refuse what is neither a tensor nor the shape of one; None is no example."""
+    if example is None or hasattr(example, "shape"):
+        return
+    if not is_list(example, int) or not example or min(example) < 1:
+        raise ParameterError(f"example must be a tensor or a shape, not {shown(example)}")
 
 
 def check_path(name: str, path: Any) -> None:

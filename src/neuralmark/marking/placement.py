@@ -229,12 +229,35 @@ def _through_all_depths(candidates: Sequence[Tensor]) -> list[Tensor]:
 def _largest(
     candidates: Sequence[Tensor], parameters: Parameters, scheme: schemes.Scheme
 ) -> Choice:
-    """The largest tensor that a scheme for single tensors can use."""
+    """The largest tensor that a scheme for single tensors can use; of passports, or several."""
     for tensor in candidates:
         if scheme.room(parameters, placement_of([tensor])) >= 1:
             why = f"the largest of {len(candidates)} suitable tensors that {scheme.name} can use"
             return Choice((tensor,), why)
+    if isinstance(scheme, schemes.PassportScheme):
+        return _together(candidates, parameters, scheme)
     return Choice((), f"no tensor is large enough for {scheme.name}")
+
+
+def _together(
+    candidates: Sequence[Tensor], parameters: Parameters, scheme: schemes.Scheme
+) -> Choice:
+    """The fewest of the largest layers that have an output channel for each bit together."""
+    chosen: list[Tensor] = []
+    for tensor in candidates:
+        if scheme.room(parameters, placement_of([tensor])) == 0:
+            continue
+        chosen = sorted([*chosen, tensor], key=lambda each: natural(each.name))
+        if scheme.room(parameters, placement_of(chosen)) >= 1:
+            why = f"the {len(chosen)} largest layers, which together have a channel for each bit"
+            return Choice(tuple(chosen), why)
+    rows = sum(tensor.info.shape[0] for tensor in chosen)
+    return Choice(
+        (),
+        f"{scheme.name} takes an output channel for each bit: all {len(chosen)} layers that could"
+        f" carry it have {rows:,} together, and the key {parameters.bits} bits; make one with fewer"
+        " bits",
+    )
 
 
 def _is_edge(name: str) -> bool:

@@ -17,6 +17,7 @@ from neuralmark.checkpoints import Checkpoint, is_shard, open_checkpoint, place_
 from neuralmark.core import bound, readout
 from neuralmark.core.key import Float, Mark
 from neuralmark.errors import (
+    AnchorError,
     CheckpointError,
     NeuralMarkError,
     NonFiniteError,
@@ -27,10 +28,11 @@ from neuralmark.errors import (
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import attempts_for, by_names, gaps_of
-from neuralmark.marking.evidence import evidence_for
+from neuralmark.marking.evidence import Evidence, evidence_for
 from neuralmark.marking.judging import (
     Finding,
     Looked,
+    elsewhere,
     held_back,
     judge,
     judge_aligned,
@@ -91,7 +93,13 @@ def verify(
         options = replace(options, full_digest=_quickly_read(checkpoint))
     before = checkpoint.stamps()
     known = evidence_for(
-        model, key, claim=claim, tensors=tensors, anchor=options.anchor, beside=beside
+        model,
+        key,
+        claim=claim,
+        tensors=tensors,
+        anchor=options.anchor,
+        beside=beside,
+        spare_damaged=True,
     )
     try:
         verdict = examine(
@@ -107,11 +115,9 @@ def verify(
         if not opened.wants:
             raise
         raise UnreadableError(opened.wants) from None
-    verdict = replace(verdict, pins=checkpoint.pins())
-    if known.claim is not None:
-        verdict = replace(verdict, claim_digest=known.claim.digest)
-    if known.beside:
-        verdict = _said(verdict)
+    if known.damaged is not None:
+        verdict = _without_anchor(verdict, known.damaged)
+    verdict = followed(replace(verdict, pins=checkpoint.pins()), known)
     if checkpoint.stamps() != before:
         raise CheckpointError(f"{model}: changed while it was read; verify it again")
     missing = opened.wants
@@ -120,6 +126,13 @@ def verify(
     if verdict.status in _NOT_FOUND and missing:
         return replace(verdict, status=UNREADABLE, reason=f"{missing}; {verdict.reason}")
     return verdict
+
+
+def _without_anchor(verdict: Verdict, damaged: AnchorError) -> Verdict:
+    """A verdict that needed no anchor, and says why the one beside the claim was not used."""
+    if not verdict.verified:
+        raise damaged
+    return replace(verdict, reason=f"{verdict.reason}; the anchor was not used ({damaged})")
 
 
 def _quickly_read(checkpoint: Checkpoint) -> bool:
@@ -140,8 +153,12 @@ def require_key(key: Key) -> None:
     schemes.require_weights(key.parameters)
 
 
-def _said(verdict: Verdict) -> Verdict:
-    """The verdict, which says that it followed a claim that nobody named."""
+def followed(verdict: Verdict, known: Evidence) -> Verdict:
+    """The verdict, which names the claim that it followed, and says if nobody else named it."""
+    if known.claim is not None:
+        verdict = replace(verdict, claim_digest=known.claim.digest)
+    if not known.beside:
+        return verdict
     told = f"{verdict.reason}; it followed the claim beside the model"
     if not verdict.verified:
         told += " (move that away to search instead)"
@@ -224,6 +241,7 @@ def examine_anchored(
     if placed is not None and placed.matched > aligned.matched:
         looked = Looked.at(suspect, [placed.attempt], trials=trials)
         verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
+        verdict = replace(verdict, reason=f"{verdict.reason}{elsewhere(aligned.matched, record)}")
     else:
         broken = _broken(suspect, anchor) if placed is None else []
         looked = Looked.restored(suspect, anchor.placement, record.found, trials, broken)

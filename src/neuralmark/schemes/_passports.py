@@ -314,8 +314,7 @@ class PassportScheme(Scheme):
             >>> scheme.shapes(scheme.parameters(bits=8), (("conv.weight", (8, 2, 3, 3)),))[0].rows
             8
         """
-        side = parameters.setting("side")
-        shapes = [layer_shape(name, shape, side) for name, shape in placement]
+        shapes = self._layers(parameters, placement)
         rows = sum(shape.rows for shape in shapes)
         if rows < parameters.bits:
             raise TooFewCarriersError(
@@ -323,6 +322,12 @@ class PassportScheme(Scheme):
                 f" channels, too few for {parameters.bits} bits of {self.name}: name more layers,"
                 " or make a key with fewer bits"
             )
+        return shapes
+
+    def _layers(self, parameters: Parameters, placement: Placement) -> list[LayerShape]:
+        """The same, however few output channels they have."""
+        side = parameters.setting("side")
+        shapes = [layer_shape(name, shape, side) for name, shape in placement]
         largest = max(total_size(placement), 2 * sum(shape.passport for shape in shapes))
         if largest > MAX_ENTRIES:
             raise UnsuitableTensorError(
@@ -372,7 +377,7 @@ class PassportScheme(Scheme):
             2.0
         """
         try:
-            shapes = self.shapes(parameters, placement)
+            shapes = self._layers(parameters, placement)
         except (TooFewCarriersError, UnsuitableTensorError):
             return 0.0
         return sum(shape.rows for shape in shapes) / parameters.bits

@@ -168,7 +168,14 @@ class TriggerScheme(Scheme):
             (1024, 128)
         """
         _, groups, width = self.sizes(placement)
-        if mark.matrix.shape != (width, mark.parameters.bits):
+        bits = mark.parameters.bits
+        if len(mark.matrix) == width and mark.matrix.shape[1] != bits:
+            raise TriggerMismatchError(
+                f"this key's matrix has {mark.matrix.shape[1]:,} columns, and {bits} are read, one"
+                f" for each bit of all {groups} groups of triggers: repeat a matrix that all groups"
+                f" share (numpy.tile(matrix, {groups}))"
+            )
+        if mark.matrix.shape != (width, bits):
             raise TriggerMismatchError(
                 f"this key is made for {len(mark.matrix):,} features, and {placement[0][0]!r} gives"
                 f" {width:,}: name the layer that it was made for"
@@ -260,6 +267,5 @@ def live_needed(name: str) -> str:
     """What to say where a scheme that reads activations is given weights."""
     return (
         f"{name} reads what a live model makes of its triggers, and weights alone do not tell:"
-        " give neuralmark.verify the live module, and triggers=... (recheck takes them, too;"
-        " attacks take the module in Python)"
+        " give the live module in the place of the file, and triggers=..."
     )

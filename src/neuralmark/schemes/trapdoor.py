@@ -46,9 +46,9 @@ class Trapdoor(PassportScheme):
     hidden: ClassVar[int] = 2
     biases: ClassVar[bool] = True
 
-    def shapes(self, parameters: Parameters, placement: Placement) -> list[LayerShape]:
+    def _layers(self, parameters: Parameters, placement: Placement) -> list[LayerShape]:
         """Layers wide enough that every place of a passport can be answered with a minus."""
-        shapes = super().shapes(parameters, placement)
+        shapes = super()._layers(parameters, placement)
         for shape in shapes:
             places, weights = shape.side**2, shape.size // shape.rows
             if places >= 2 * weights:

@@ -1,7 +1,8 @@
 """A live model at its triggers: what a layer gives out, to be read and to be trained.
 
 The triggers go through the model in evaluation, so that looking changes nothing (no statistics, no
-dropout), and what is trained is what is read.
+dropout), and what is trained is what is read. In the gradient, running statistics move along with
+the weights (`training.statistics`).
 """
 
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ from neuralmark.training.layout import Layout, is_dtensor
 from neuralmark.training.live import LiveModel, LiveSuspect
 from neuralmark.training.site import Site
 from neuralmark.training.sources import Derived
+from neuralmark.training.statistics import moving_along
 from neuralmark.triggers.triggers import Triggers
 
 Augment = Callable[[Any], Any]
@@ -105,11 +107,16 @@ class LayerAtTriggers:
             self._inputs[device] = inputs
         return self._inputs[device]
 
+    def _inner(self) -> str:
+        """The sizes of a recurrent layer, as they would be written."""
+        assert isinstance(self._layer, torch.nn.RNNBase)
+        return f"{self._layer.input_size}, {self._layer.hidden_size}"
+
     def _features(self, given: torch.Tensor) -> torch.Tensor:
         found: list[Any] = []
         hook = self._layer.register_forward_hook(lambda _m, _i, output: found.append(output))
         try:
-            with at_rest(self._model):
+            with moving_along(self._model), at_rest(self._model):
                 self._model(given)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             said = str(error).splitlines() or [""]
@@ -120,6 +127,8 @@ class LayerAtTriggers:
         finally:
             hook.remove()
         output = found[0] if len(found) == 1 else None
+        if isinstance(output, tuple) and isinstance(self._layer, torch.nn.RNNBase):
+            raise UnsuitableTensorError(_RECURRENT.format(self.name, self._inner()))
         if not isinstance(output, torch.Tensor) or len(output) != len(given):
             raise UnsuitableTensorError(
                 f"{self.name!r} does not give one tensor with a row for each input, once: name a"
@@ -127,6 +136,13 @@ class LayerAtTriggers:
             )
         features: torch.Tensor = self._scheme.features(self._parameters, output)
         return features
+
+
+_RECURRENT = (
+    "{0!r} is a plain recurrent layer, which gives a state beside its outputs: make it"
+    " neuralmark.KeyedMemory.of(key, {1}), an LSTM whose outputs are one tensor (inputs, steps,"
+    " units)"
+)
 
 
 def _alone(model: torch.nn.Module) -> torch.nn.Module:

@@ -1,7 +1,8 @@
 """A live model made of a checkpoint and the code of its network.
 
-The file is read without running anything of it. The code is run: it is the reader's own, never
-something that came with a suspect.
+The file is read without running anything of it. The code is run, with all that it may do: it should
+be the reader's own. Code that came with a suspect is run only to probe it (`probing`), by a judge
+who has read it, on a machine that can be thrown away.
 """
 
 import importlib
@@ -11,16 +12,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from neuralmark.anchors.locating.suspect import CheckpointWeights
-from neuralmark.checkpoints import open_checkpoint
+from neuralmark.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from neuralmark.core.names import canonical_name
 from neuralmark.errors import ModelCodeError
+from neuralmark.marking.beside import FROM_FILE
 from neuralmark.storage.places import Place
-from neuralmark.training.live import FROM_FILE
 
 _SHOWN = 3
+_OTHERS = {
+    **{"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"},
+    **{"C64": "<c8", "C128": "<c16"},
+}
+"""What numpy calls the types of stored tensors that are no real numbers."""
 
 
 def built_model(code: str, checkpoint: str | Place) -> torch.nn.Module:
@@ -51,7 +58,7 @@ def built_model(code: str, checkpoint: str | Place) -> torch.nn.Module:
         raise ModelCodeError(f"{code}: does not make a network without arguments ({why})") from None
     if not isinstance(model, torch.nn.Module):
         raise ModelCodeError(f"{code}: gives a {type(model).__name__}, not a torch.nn.Module")
-    _load(model, CheckpointWeights(open_checkpoint(checkpoint)), code, str(checkpoint))
+    _load(model, open_checkpoint(checkpoint), code, str(checkpoint))
     setattr(model, FROM_FILE, str(checkpoint))  # so that verdicts name it, and its digest
     return model.eval()
 
@@ -93,13 +100,22 @@ def _module(where: str) -> Any:
     return module
 
 
-def _load(model: torch.nn.Module, weights: CheckpointWeights, code: str, label: str) -> None:
-    """Put the weights in; every parameter must be there, in its shape."""
-    stored = {canonical_name(name): name for name in weights.shapes}
-    wanted = {n: v for n, v in model.state_dict().items() if v.is_floating_point() and v.ndim}
-    known = {name: stored.get(canonical_name(name)) for name in wanted}
+def _load(model: torch.nn.Module, checkpoint: Checkpoint, code: str, label: str) -> None:
+    """Put the weights in; every parameter must be there, in its shape.
+
+    Integers and complex numbers, which networks of their own code may have for weights, are put in
+    where they are there.
+    """
+    weights = CheckpointWeights(checkpoint)
+    others = _others(checkpoint)
+    shapes = {**{name: info.shape for name, info in others.items()}, **weights.shapes}
+    stored = {canonical_name(name): name for name in shapes}
+    state = {name: value for name, value in model.state_dict().items() if value.ndim}
+    every = {name: stored.get(canonical_name(name)) for name in state}
+    wanted = {n: v for n, v in state.items() if every[n] or v.is_floating_point()}
+    known = {name: every[name] for name in wanted}
     missing = [name for name, found in known.items() if found is None]
-    other = [n for n, found in known.items() if found and weights.shapes[found] != wanted[n].shape]
+    other = [n for n, found in known.items() if found and shapes[found] != wanted[n].shape]
     if missing or other:
         names = missing or other
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -112,4 +128,18 @@ def _load(model: torch.nn.Module, weights: CheckpointWeights, code: str, label: 
         for name, value in wanted.items():
             found = known[name]
             assert found is not None
-            value.copy_(torch.from_numpy(weights[found].copy()))
+            if found in others:
+                value.copy_(_plain(checkpoint, others[found]))
+            else:
+                value.copy_(torch.from_numpy(weights[found].copy()))
+
+
+def _others(checkpoint: Checkpoint) -> dict[str, TensorInfo]:
+    """The tensors that hold integers or complex numbers, by stored name."""
+    infos = {name: checkpoint.info(name) for name in checkpoint.names()}
+    return {n: info for n, info in infos.items() if info.dtype in _OTHERS and not info.obstacle}
+
+
+def _plain(checkpoint: Checkpoint, info: TensorInfo) -> torch.Tensor:
+    raw = b"".join(piece.tobytes() for piece in checkpoint.read(info.name))
+    return torch.from_numpy(np.frombuffer(raw, _OTHERS[info.dtype]).copy()).reshape(info.shape)

@@ -18,6 +18,7 @@ from neuralmark.core.encoding import canonical_json
 from neuralmark.core.key import Float
 from neuralmark.errors import NonFiniteError, ParameterError, UnsuitableTensorError
 from neuralmark.keys.key import Key
+from neuralmark.marking.beside import FROM_FILE
 from neuralmark.marking.placement import Tensor, catalogue_of
 from neuralmark.marking.reading import Attempt, Progress, Reading, digest_of
 from neuralmark.records import Digest
@@ -34,6 +35,7 @@ from neuralmark.training.layout import (
     peers_of,
     require_agreement,
 )
+from neuralmark.training.probing import Probed, probed
 from neuralmark.training.sources import Direct, WeightSource
 
 DTYPES = {
@@ -269,16 +271,17 @@ def shifted(found: Pools, shift: Float, per_pool: int) -> Pools:
     return Pools(pooled, found.squares + per_pool * grown)
 
 
-FROM_FILE = "neuralmark_file"
-"""The attribute of a module that tells which checkpoint it was loaded from (`training.coded`)."""
-
-
 class LiveSuspect:
     """A live module under examination; sharded modules are read from their shards."""
 
-    def __init__(self, model: torch.nn.Module | Mapping[str, Any]) -> None:
-        """The module (or a state dict) as it is now."""
+    def __init__(
+        self, model: torch.nn.Module | Mapping[str, Any], example: Any | None = None
+    ) -> None:
+        """The module (or a state dict) as it is now; with an example, it is run and probed."""
         self._model = LiveModel(model)
+        self._example = example
+        self.probed: Probed | None = None
+        """What probing gave, once the weights were asked for."""
         self._file: str | None = getattr(model, FROM_FILE, None)
         self.label = self._file or f"live {type(model).__name__}"
 
@@ -314,6 +317,9 @@ class LiveSuspect:
     def weights(self) -> SuspectWeights:
         """Whole tensors by name, for the aligner."""
         arrays = self._model.arrays()
+        if self._example is not None:
+            self.probed = self.probed or probed(self._model.module, self._example)
+            arrays = {**self.probed.weights, **arrays}
         return TableWeights(arrays, partial(traced_structure, arrays, self._model.module))
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:

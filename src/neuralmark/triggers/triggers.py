@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,11 @@ SEALED = SealedKind(
 MOST = 1 << 28
 """Bytes of all inputs of a set."""
 _MAX_HEAD = 1 << 12
+_SHOWN = 10
 _TYPES = {"f": "<f4", "i": "<i8"}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Triggers:
     """Inputs at which a live model is read, with their labels. As secret as the key.
 
@@ -51,8 +52,8 @@ class Triggers:
         (4, 64)
     """
 
-    inputs: Inputs = field(repr=False)
-    labels: Labels = field(repr=False)
+    inputs: Inputs
+    labels: Labels
 
     def __post_init__(self) -> None:
         """Refuse what is no set of inputs."""
@@ -156,6 +157,14 @@ class Triggers:
             )
         chosen: Any = np.ascontiguousarray(inputs[taken])
         return cls(chosen, labels[taken])
+
+    def __repr__(self) -> str:
+        """How many, of which shape and labels, and how their digest begins; no input."""
+        named = np.unique(self.labels[self.labels != UNLABELLED]).tolist()
+        shown = ", ".join(map(str, named[:_SHOWN])) + (", ..." if len(named) > _SHOWN else "")
+        labels = f"labels {shown}" if named else "no labels"
+        shape = " x ".join(map(str, self.inputs.shape[1:])) or "one number"
+        return f"Triggers({len(self)} of {shape}, {labels}, digest {self.digest.hex()[:16]}...)"
 
     def __len__(self) -> int:
         """How many there are."""

@@ -18,6 +18,7 @@ pieces, products; on small samples, then exactly on the whole of what was chosen
     fusions     of fused tensors whose channels were moved as well (with `cuts`)
     unpacking   of stacks, shards, factors whose channels were moved as well (with `factored`)
     restructured  candidates for the aligner, by name or profile (with `profiles`, `renumbering`)
+    gathered    neighbours as one tensor, for layers that were moved and taken apart (with `runs`)
     assigning   who takes what
 """
 
@@ -46,10 +47,9 @@ from neuralmark.anchors.locating.seeking import (
     Wanted,
     begin,
 )
-from neuralmark.anchors.locating.suspect import SuspectWeights
+from neuralmark.anchors.locating.suspect import SuspectWeights, own_name
 from neuralmark.anchors.locating.unpacking import unpacked
 from neuralmark.anchors.locating.views import Stored, View
-from neuralmark.core.names import canonical_name
 from neuralmark.structures.renaming import renamed
 from neuralmark.structures.structure import Array, Structure
 
@@ -185,6 +185,6 @@ def _exact(quest: Quest, found: Candidate) -> Located:
     if found.view.shape(quest.suspect.shapes) == shape:
         index = large_sample(shape, quest.anchor.digest)
         seen = likeness(found.view.take(quest.suspect, index), quest.anchor.part(found.name, index))
-    renamed = any(canonical_name(name) != found.name for name in found.view.stored())
+    renamed = any(own_name(name) != found.name for name in found.view.stored())
     told = ("renamed", *found.view.changes) if renamed else found.view.changes
     return Located(found.view, seen.cosine, seen.direct, told)

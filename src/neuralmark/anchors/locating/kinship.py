@@ -19,6 +19,7 @@ from neuralmark.anchors.locating.combined import (
     WeightNormed,
 )
 from neuralmark.anchors.locating.seeking import SETTLED, Candidate, Found, Quest, Wanted
+from neuralmark.anchors.locating.suspect import own_name
 from neuralmark.anchors.locating.views import (
     Shapes,
     Stored,
@@ -29,7 +30,6 @@ from neuralmark.anchors.locating.views import (
     View,
 )
 from neuralmark.anchors.locating.wholes import Whole
-from neuralmark.core.names import canonical_name
 
 MOST_KIN = 4
 """How many places are tried for the tensors of one layer."""
@@ -48,7 +48,7 @@ class Kin:
         for name, each in found.items():
             stored = list(each.view.stored())
             if each.score >= SETTLED and len(stored) == 1:
-                for mine, other in _prefixes(name, canonical_name(stored[0])):
+                for mine, other in _prefixes(name, own_name(stored[0])):
                     votes[mine][other] += 1
         return cls({mine: _ranked(others) for mine, others in votes.items()})
 

@@ -24,7 +24,7 @@ from neuralmark.anchors.locating.suspect import Shape
 from neuralmark.anchors.locating.views import Spaced, Stored, Turned, View
 from neuralmark.anchors.locating.wholes import Whole
 from neuralmark.anchors.moves import Mask
-from neuralmark.structures.structure import STREAM, Array
+from neuralmark.structures.structure import STREAM, Array, Structure
 
 KNOWN = 0.8
 """A tensor that is this share of convincing is the right one, however damaged."""
@@ -77,7 +77,7 @@ def by_profiles(quest: Quest, left: Sequence[Wanted], sure: Found) -> list[Candi
     classes: dict[Shape, list[Wanted]] = defaultdict(list)
     for wanted in left:
         classes[wanted.shape].append(wanted)
-    tokens = _tables(quest)
+    tokens = tables_of(quest.anchor.skeleton.structure)
     turned = _mostly_turned(quest, left, sure)
     layout = AxisOrders.of(classes, free, tokens, turned=turned)
     kin = Kin.of(sure)
@@ -96,12 +96,11 @@ def free_of(whole: Whole, taken: Collection[View]) -> bool:
     return not any(part in taken for part in parts)
 
 
-def _tables(quest: Quest) -> frozenset[str]:
+def tables_of(structure: Structure | None) -> frozenset[str]:
     """Tokens, positions and the like: tensors of rows that touch the stream and nothing else.
 
     They stay as they are where layers are stored the other way round.
     """
-    structure = quest.anchor.skeleton.structure
     if structure is None:
         return frozenset()
     streams = [group for group in structure.groups if group.kind == STREAM]
@@ -114,7 +113,9 @@ def _tables(quest: Quest) -> frozenset[str]:
 
 def _mostly_turned(quest: Quest, left: Sequence[Wanted], sure: Found) -> bool:
     """Whether most matrices are stored the other way round: those found, and those of the name."""
-    matrices = {each.name for each in quest.wanted if len(each.shape) == 2} - _tables(quest)
+    matrices = {each.name for each in quest.wanted if len(each.shape) == 2} - tables_of(
+        quest.anchor.skeleton.structure
+    )
     told = ["transposed" in each.view.changes for name, each in sure.items() if name in matrices]
     ways = prefixes(quest)
     for wanted in left:
@@ -122,7 +123,7 @@ def _mostly_turned(quest: Quest, left: Sequence[Wanted], sure: Found) -> bool:
         if wanted.name in matrices and back != wanted.shape:
             shapes = [whole.shape for whole in namesakes(quest, wanted.name, ways)]
             told += [
-                _length_penalty(back, shape) < _length_penalty(wanted.shape, shape)
+                length_penalty(back, shape) < length_penalty(wanted.shape, shape)
                 for shape in shapes
                 if len(shape) == 2 and (nearly(shape, back) or nearly(shape, wanted.shape))
             ]
@@ -173,7 +174,7 @@ def _misfit(sought: Counter[Shape], free: Sequence[Whole], axes: Axes) -> float:
     held = {tuple(w.shape[axis] for axis in axes) for w in free if len(w.shape) == len(axes)}
     total = 0.0
     for shape, count in sought.items():
-        near = (_length_penalty(shape, have) for have in held if nearly(have, shape))
+        near = (length_penalty(shape, have) for have in held if nearly(have, shape))
         total += count * min(near, default=_FURTHEST)
     return total
 
@@ -240,7 +241,7 @@ def _group(
             [profile(quest.anchor[each.name]) for each in members],
             [profile(held.view.read(quest.suspect)) for held in pool],
         )
-    lengths = np.array([_length_penalty(members[0].entry.kept_shape, h.shape) for h in pool])
+    lengths = np.array([length_penalty(members[0].entry.kept_shape, h.shape) for h in pool])
     apart += lengths - lengths.min()
     ways = prefixes(quest)
     named = np.stack([_named(quest, each, pool, kin, ways) for each in members])
@@ -259,7 +260,7 @@ def _pool(
     exact = sum(held.shape == kept for held in found)
     if exact < len(members):
         return found
-    return [held for held in found if _length_penalty(kept, held.shape) <= CLOSE]
+    return [held for held in found if length_penalty(kept, held.shape) <= CLOSE]
 
 
 def profile_cost(whole: Whole) -> float:
@@ -298,6 +299,7 @@ def _named(
     return np.array([held.whole.view in views for held in pool], np.bool_)
 
 
-def _length_penalty(wanted: Shape, shape: Shape) -> float:
+def length_penalty(wanted: Shape, shape: Shape) -> float:
+    """How far lengths are apart: logarithms of their ratios, added."""
     ratios = [a / b for a, b in zip(shape, wanted, strict=True)]
     return float(np.abs(np.log(ratios)).sum())

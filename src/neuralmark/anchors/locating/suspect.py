@@ -8,6 +8,7 @@ import numpy as np
 
 from neuralmark.checkpoints.contract import Checkpoint
 from neuralmark.checkpoints.readers.dtypes import FLOATS, decode
+from neuralmark.core.names import canonical_name
 from neuralmark.structures.structure import Array, Indices, Structure
 
 Shape = tuple[int, ...]
@@ -16,6 +17,9 @@ Index = tuple[Indices | None, ...]
 
 KEPT_BYTES = 64 << 20
 """Tensors that cannot be read in part are kept, up to this much, for the next who asks."""
+
+PROBED = " (probed)"
+"""Behind the name of a tensor that a live suspect does not store: read from what it computes."""
 
 _GAP = 1 << 14
 """Elements between two rows that are read over rather than jumped over."""
@@ -135,6 +139,15 @@ class CheckpointWeights(Mapping[str, Array]):
         self._kept[name] = values
         while sum(each.nbytes for each in self._kept.values()) > KEPT_BYTES:
             self._kept.popitem(last=False)
+
+
+def own_name(stored: str) -> str:
+    """The canonical name of a tensor, be it stored or probed.
+
+    >>> own_name("module.conv1.weight (probed)")
+    'conv1.weight'
+    """
+    return canonical_name(stored.removesuffix(PROBED))
 
 
 def take(suspect: SuspectWeights, name: str, index: Index) -> Array:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuralmark.anchors.locating.shapes import groups_of
-from neuralmark.anchors.locating.suspect import Index, Shape, SuspectWeights, take
+from neuralmark.anchors.locating.suspect import PROBED, Index, Shape, SuspectWeights, take
 from neuralmark.structures.structure import Array, Indices
 
 Shapes = Mapping[str, Shape]
@@ -99,6 +99,11 @@ class Stored(View):
     def stored(self) -> Iterator[str]:
         """Its name."""
         yield self.name
+
+    @property
+    def change(self) -> str:
+        """None, where it is stored."""
+        return "read by probing" if self.name.endswith(PROBED) else ""
 
 
 @dataclass(frozen=True)

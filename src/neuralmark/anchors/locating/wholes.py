@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from neuralmark.anchors.locating.combined import Masked, Product, StackItem, WeightNormed
 from neuralmark.anchors.locating.layouts import layouts, size_of
-from neuralmark.anchors.locating.suspect import Shape
+from neuralmark.anchors.locating.suspect import Shape, own_name
 from neuralmark.anchors.locating.views import Shapes, Stored, Turned, View
 from neuralmark.core.names import canonical_name
 
@@ -36,7 +36,7 @@ class Whole:
 
 def wholes_of(shapes: Shapes) -> list[Whole]:
     """All of them: the stored tensors in the order of the file, then what is made of them."""
-    stored = [Whole(canonical_name(name), Stored(name), shape) for name, shape in shapes.items()]
+    stored = [Whole(own_name(name), Stored(name), shape) for name, shape in shapes.items()]
     made = [whole for name in shapes for whole in _made(name, shapes)]
     return stored + made + list(_adapted(stored, shapes))
 

@@ -32,6 +32,7 @@ from neuralmark.keys.key import Key
 from neuralmark.marking.evidence import Evidence, evidence_for
 from neuralmark.records import Claim
 from neuralmark.storage import files
+from neuralmark.triggers.triggers import Triggers
 
 Counting = Callable[[str, int, int], None]
 """Called with the attack that was done, how many are done, and how many there are."""
@@ -89,6 +90,8 @@ class Arena:
     """Claim and anchor as they were given or found: read once per process."""
     demand: bool = True
     """Whether a model without the mark is refused."""
+    triggers: Triggers | str | Path | None = None
+    """Of a key whose mark is read from activations."""
 
     def sought(self) -> Evidence:
         """The claim and the anchor, given or beside the model."""
@@ -128,12 +131,13 @@ class Arena:
                 ),
                 claim=self.evidence.claim,
                 data=self.data,
+                triggers=self.triggers,
             )
         except DataMismatchError:  # the user's own checkpoints do not fit: no card without them
             raise
         except (AttackError, MissingExtraError) as error:
             return Skipped(name_of(attack), str(error), attack.variant)
-        return replace(result, weights=None, model=None, key=None)
+        return replace(result, weights=None, model=None, key=None, triggers=None)
 
 
 def _table(other: str | Path | Weights | _Lent) -> Weights:

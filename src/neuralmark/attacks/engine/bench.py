@@ -4,14 +4,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from neuralmark import api, schemes
+from neuralmark import api
 from neuralmark.attacks.contract import Data, Outcome
 from neuralmark.attacks.engine.arena import Arena
-from neuralmark.attacks.engine.launch import carried, carries
+from neuralmark.attacks.engine.launch import carried
 from neuralmark.attacks.engine.options import StandardOptions
 from neuralmark.attacks.engine.subject import Subject, subject_of
-from neuralmark.errors import DataMismatchError, NoMarkError
+from neuralmark.attacks.engine.triggered import carried_live, reads_activations
+from neuralmark.errors import DataMismatchError
 from neuralmark.keys.key import Key
+from neuralmark.marking.beside import FROM_FILE
 from neuralmark.marking.evidence import Evidence
 from neuralmark.records import Claim, Status, Verdict
 from neuralmark.triggers.triggers import Triggers
@@ -40,7 +42,7 @@ class Bench:
     @property
     def activations(self) -> bool:
         """Whether the mark is read from activations."""
-        return isinstance(schemes.get(self.key.parameters.scheme), schemes.TriggerScheme)
+        return reads_activations(self.key)
 
     @property
     def live(self) -> bool:
@@ -60,7 +62,8 @@ class Bench:
             return Evidence(self.evidence.claim)
         key, found = self.key, self.before
         names = (key.fingerprint, key.commitment, key.parameters)
-        return Evidence(Claim(*names, found.placement, found.checkpoint_digest))
+        claim = Claim(*names, found.placement, found.checkpoint_digest)
+        return Evidence(replace(claim, triggers=found.trigger_digest))
 
     def read(self, module: Any) -> Verdict:
         """The verdict on a live module."""
@@ -72,16 +75,12 @@ def bench_for(
 ) -> Bench:
     """Read the mark once; without it there is nothing to evaluate."""
     claim, triggers = given["claim"], given["triggers"]
-    if isinstance(schemes.get(key.parameters.scheme), schemes.TriggerScheme):
-        before = api.verify(whole.module or model, key, claim=claim, triggers=triggers)
-        if not carries(before):
-            raise NoMarkError(
-                f"{whole.label} does not carry this key's mark ({before.matched} of {before.bits}"
-                " bits): nothing to evaluate; give the triggers and the claim of its training"
-            )
+    if reads_activations(key):
+        before = carried_live(whole, key, claim, triggers)
         evidence = Evidence(Claim.given(claim))
     else:
-        source = Path(model) if isinstance(model, str | Path) else whole
+        file = getattr(model, FROM_FILE, model)
+        source = Path(file) if isinstance(file, str | Path) else whole
         evidence = Arena(source, key, claim, (), options.seed, anchor=options.anchor).sought()
         before = carried(replace(whole, module=None), key, evidence)
     return Bench(model, whole, key, options, evidence=evidence, before=before, **given)

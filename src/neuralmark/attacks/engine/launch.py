@@ -30,12 +30,21 @@ from neuralmark.attacks.engine.subject import (
     same_outputs,
     subject_of,
 )
+from neuralmark.attacks.engine.triggered import (
+    carried_live,
+    carries,
+    forged_live,
+    judged_live,
+    no_anchor,
+    no_mark,
+    reads_activations,
+    refuse_triggers,
+)
 from neuralmark.core.key import Placement
 from neuralmark.core.names import canonical_name
 from neuralmark.errors import (
     AttackError,
     MissingDataError,
-    NoMarkError,
     NonFiniteError,
     OutputError,
     ParameterError,
@@ -50,8 +59,9 @@ from neuralmark.marking.judging import Looked, judge
 from neuralmark.marking.options import options_of
 from neuralmark.marking.reading import Progress, Suspect
 from neuralmark.marking.verification import best_finding, examine
-from neuralmark.records import UNPROVABLE, UNPROVEN, Claim, Verdict
+from neuralmark.records import Claim, Verdict
 from neuralmark.storage.bookmark import Bookmark
+from neuralmark.triggers.triggers import Triggers
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +77,7 @@ def launch(
     *,
     claim: Claim | str | Path | None = None,
     data: Data | None = None,
+    triggers: Triggers | str | Path | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Run an attack on a copy of the model and verify the key's mark before and after.
@@ -82,6 +93,8 @@ def launch(
         options: Which tensors, other checkpoints, the seed; see `LaunchOptions`.
         claim: Where the mark was put.
         data: Labelled examples, for attacks that train or look at activations.
+        triggers: For schemes that read activations: the triggers, or the path of their file. The
+            model must be a live module then; of such a mark the attacker is told nothing.
         progress: Called with what is being done, how much is done, and how much there is.
 
     Returns:
@@ -89,6 +102,7 @@ def launch(
 
     Raises:
         AttackError: The attack cannot be carried out, or the model does not carry the mark.
+        LiveModelError: The scheme reads activations, and the model is no live module.
         ParameterError: The attack or the seed is not one.
         InputError: The model cannot be read.
 
@@ -102,6 +116,12 @@ def launch(
     options = options_of(LaunchOptions, options)
     bookmark, others, seed = _bookmark(options.keep), options.others, options.seed
     subject = subject_of(model)
+    if key is not None and reads_activations(key):
+        before = carried_live(subject, key, claim, triggers, demand=options.demand)
+        alone = replace(options, anchor=no_anchor(options.anchor))
+        result = launch(attack, subject, None, alone, data=data, progress=progress)
+        return judged_live(result, before, key, triggers)
+    refuse_triggers(triggers)
     for part in attack.parts:
         _require(part, subject, data, others)
     check_data(data, subject)
@@ -130,7 +150,10 @@ def launch(
     changed = subject.after(outcome)
     if data is not None and all(part.preserves for part in attack.parts):
         same_outputs(subject, changed, data)
-    judged, unreadable = _judged(attack, changed, outcome, key, before)
+    if outcome.triggers is not None:
+        judged, unreadable = forged_live(changed, outcome), ""
+    else:
+        judged, unreadable = _judged(attack, changed, outcome, key, before)
     anchor = evidence.anchor if attack.kind == WEIGHTS and before is not None else None
     return Result(
         attack=name_of(attack),
@@ -153,6 +176,7 @@ def launch(
         weights=changed.weights,
         model=changed.module,
         key=outcome.key,
+        triggers=outcome.triggers,
         anchored=anchor is not None,
         aligned=None if anchor is None or key is None else _aligned(changed, key, anchor),
     )
@@ -270,21 +294,12 @@ def _where(verdict: Verdict, subject: Subject) -> Placement:
     return tuple((new, shape) for new, (_, shape) in zip(names, verdict.placement, strict=True))
 
 
-def carries(verdict: Verdict) -> bool:
-    """Whether the mark is there: proven, or matching as far as such a key can."""
-    full = verdict.status == UNPROVABLE and verdict.matched == verdict.bits
-    return verdict.verified or verdict.status == UNPROVEN or full
-
-
 def carried(subject: Subject, key: Key, evidence: Evidence, *, demand: bool = True) -> Verdict:
     """The verdict before; a model without the mark cannot be attacked for it."""
     claim, anchor = evidence.claim, evidence.anchor
     verdict = examine(subject.suspect(), key, claim=claim, anchor=anchor)
     if demand and not carries(verdict):
-        raise NoMarkError(
-            f"{subject.label} does not carry this key's mark ({verdict.matched} of {verdict.bits}"
-            " bits): nothing to attack; embed it first, or give the claim that names its tensors"
-        )
+        raise no_mark(subject, verdict, "embed it first, or give the claim that names its tensors")
     return verdict
 
 

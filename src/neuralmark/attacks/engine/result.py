@@ -13,6 +13,8 @@ from neuralmark.records import Verdict
 if TYPE_CHECKING:
     import torch
 
+    from neuralmark.triggers.triggers import Triggers
+
 
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -41,6 +43,7 @@ class Result:
         weights: The new tensors, if it made any.
         model: The new model, if it made one.
         key: The forged key, if it made one.
+        triggers: The inputs at which the forged key reads the model, where it reads activations.
         anchored: Whether the copy was read with an anchor too, after it was put back in order.
         aligned: The verdict with the anchor, by position and aligned; None if there is none.
 
@@ -71,6 +74,7 @@ class Result:
     weights: Weights | None = field(default=None, repr=False)
     model: "torch.nn.Module | None" = field(default=None, repr=False)
     key: Key | None = field(default=None, repr=False)
+    triggers: "Triggers | None" = None
     anchored: bool = False
     aligned: Verdict | None = None
 
@@ -140,5 +144,6 @@ def _brief(verdict: Verdict | None) -> dict[str, Any] | None:
         "rate": verdict.rate,
         "boundary": verdict.boundary,
         "bound_log2": verdict.bound_log2,
+        "bound_holds": verdict.bound_holds,
         "certified_radius_relative": verdict.certified_radius_relative,
     }

@@ -7,24 +7,18 @@ from pathlib import Path
 
 from neuralmark.attacks import name_of
 from neuralmark.attacks.contract import Attack
-from neuralmark.attacks.engine.arena import Arena, Counting, fight_all, fight_here, seed_of
+from neuralmark.attacks.engine.arena import Arena, Counting, fight_all, fight_here
 from neuralmark.attacks.engine.bench import NO_DATA, Bench
 from neuralmark.attacks.engine.card import Skipped
-from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.modifications import Modifying
-from neuralmark.attacks.engine.options import LaunchOptions
 from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.engine.standard_report import Modification, ModifiedPoint
 from neuralmark.attacks.engine.subject import Subject
 from neuralmark.attacks.engine.suite import needed
 from neuralmark.errors import (
-    AttackError,
-    DataMismatchError,
     MissingDataError,
-    MissingExtraError,
-    NonFiniteError,
 )
-from neuralmark.records import Status, Verdict
+from neuralmark.records import Status
 
 OVER = ("rewrite", "overwrite")
 """Attacks that write marks of the owner's scheme, where that is read from weights."""
@@ -113,27 +107,9 @@ def _fought_live(
     demand: bool,
 ) -> list[Result | Skipped]:
     """Attacks on a network whose activations are read: the attacker knows nothing of the mark."""
-    outcomes: list[Result | Skipped] = []
-    for attack in members:
-        given = LaunchOptions(seed=seed_of(attack, bench.options.seed))
-        try:
-            result = launch(attack, subject, None, given, data=bench.data)
-            outcomes.append(_read_live(bench, result))
-        except DataMismatchError:
-            raise
-        except (AttackError, MissingExtraError) as error:
-            outcomes.append(Skipped(name_of(attack), str(error), attack.variant))
-        if progress:
-            progress(name_of(attack), len(outcomes), len(members))
-    return outcomes
-
-
-def _read_live(bench: Bench, result: Result) -> Result:
-    try:
-        after: Verdict | None = bench.read(result.model)
-    except NonFiniteError:  # driven to NaN: there is nothing left to read
-        after = None
-    return replace(result, before=bench.before, after=after, weights=None, model=None)
+    seed, given = bench.options.seed, bench.triggers
+    arena = Arena(subject, bench.key, None, (), seed, bench.data, demand=demand, triggers=given)
+    return fight_here(replace(arena, evidence=bench.place), members, progress)
 
 
 def _point(

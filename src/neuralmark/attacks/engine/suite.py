@@ -23,6 +23,12 @@ from neuralmark.attacks.engine.options import SuiteOptions
 from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.engine.subject import check_data, read_weights, subject_of
 from neuralmark.attacks.engine.tally import make_card
+from neuralmark.attacks.engine.triggered import (
+    carried_live,
+    no_anchor,
+    reads_activations,
+    refuse_triggers,
+)
 from neuralmark.errors import (
     AttackError,
     MissingDataError,
@@ -30,8 +36,11 @@ from neuralmark.errors import (
     NeuralMarkWarning,
 )
 from neuralmark.keys.key import Key
+from neuralmark.marking.beside import FROM_FILE
+from neuralmark.marking.evidence import Evidence
 from neuralmark.marking.options import options_of
 from neuralmark.records import Claim
+from neuralmark.triggers.triggers import Triggers
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +63,7 @@ def suite(
     *,
     claim: Claim | str | Path | None = None,
     data: Data | None = None,
+    triggers: Triggers | str | Path | None = None,
     progress: Counting | None = None,
 ) -> Card:
     """Run every attack that needs no data on the model, and give its robustness card.
@@ -68,6 +78,8 @@ def suite(
         options: Which attacks, other checkpoints, the seed, how many processes; see `SuiteOptions`.
         claim: Where the mark was put.
         data: Labelled examples, for a live module.
+        triggers: For schemes that read activations: the triggers, or the path of their file. The
+            model must be a live module then, and all attacks are run in this process.
         progress: Called with the attack that was done, how many are done, and how many there are.
 
     Returns:
@@ -75,6 +87,7 @@ def suite(
 
     Raises:
         AttackError: None of the attacks can be run, or the model does not carry the mark.
+        LiveModelError: The scheme reads activations, and the model is no live module.
         ParameterError: A value is out of range.
         InputError: The model cannot be read.
 
@@ -90,15 +103,26 @@ def suite(
     whole = subject_of(model)
     check_data(data, whole)
     subject = replace(whole, module=None)
-    source = Path(model) if isinstance(model, str | Path) else subject
-    arena = Arena(source, key, claim, tuple(others), seed, anchor=options.anchor)
-    evidence = arena.sought()
-    before = carried(subject, key, evidence)
+    triggered = reads_activations(key)
+    if triggered:
+        no_anchor(options.anchor)
+        before = carried_live(whole, key, claim, triggers)
+        arena = Arena(whole, key, claim, tuple(others), seed, triggers=triggers)
+        evidence = Evidence(Claim.given(claim))
+    else:
+        refuse_triggers(triggers)
+        file = getattr(model, FROM_FILE, model)
+        source = Path(file) if isinstance(file, str | Path) else subject
+        arena = Arena(source, key, claim, tuple(others), seed, anchor=options.anchor)
+        evidence = arena.sought()
+        before = carried(subject, key, evidence)
     for other in others:
         read_weights(other)  # what cannot be read is said here, not by a worker
     live = whole.module is not None
     members, here, skipped = _shared_out(only, others=bool(others), live=live, data=bool(data))
-    outcomes = fight_all(arena, subject, members, options.jobs, progress)
+    if triggered:  # only a network that runs can be read
+        members, here = [], members + here
+    outcomes = fight_all(arena, subject, members, options.jobs, progress) if members else []
     arena = replace(arena, subject=whole, data=data, evidence=evidence)
     outcomes += fight_here(arena, here, progress)
     fought = [
@@ -190,11 +214,13 @@ def gathered(refused: Sequence[Skipped], fought: set[str]) -> list[Skipped]:
     return list(dict.fromkeys(replace(e, variant="") if e.attack in whole else e for e in refused))
 
 
-def obstacle(attack: Attack | type[Attack], *, others: bool, data: bool = False) -> str:
-    """Why an attack cannot be run on weights alone; empty: it can."""
+def obstacle(
+    attack: Attack | type[Attack], *, others: bool, data: bool = False, live: bool = False
+) -> str:
+    """Why an attack cannot be run on weights alone (or a live module); empty: it can."""
     needs = needed(attack)
     if "data" in needs and not data:
         return DATA.format(name=name_of(attack))
-    if "model" in needs and not data:
+    if "model" in needs and not (data or live):
         return MODEL.format(name=name_of(attack))
     return OTHERS if "others" in needs and not others else ""

@@ -40,8 +40,13 @@ class TrainingScale:
     """‖Δw‖/‖w‖ at which all schemes are compared beside their own strength; none: nowhere."""
     too_weak: tuple[str, ...] = ()
     """Marks that their own strength does not bring in at this scale: attacked at equal movement."""
+    zoo_data: str = "cifar100"
+    """On what the `zoo` is trained."""
     zoo_epochs: int | None = None
-    """Epochs, images and seeds of the `zoo`, where they are fewer than those of the others."""
+    """Epochs, batch, images and seeds of the `zoo`, where they differ from those of the others."""
+    zoo_longer: Settings = ()
+    """Epochs of those that need more of them, by name."""
+    zoo_batch: int | None = None
     zoo_images: int | None = None
     zoo_seeds: tuple[int, ...] = ()
     zoo_margin: float | None = None
@@ -178,6 +183,11 @@ def parse(name: str, data: dict[str, Any]) -> Preset:
             require_fit(f"{setting} in [{part}] of the preset {name}", kind, value, least=True)
     require_known(name, "key", data.get("key", {}), {"bits", "pools", "rounds"})
     _require_columns(name, parts["training"])
+    longer = data["training"].get("zoo_longer", {})
+    require_known(name, "training.zoo_longer", longer, set(parts["training"].zoo))
+    for network, epochs in longer.items():
+        where = f"{network} in [training.zoo_longer] of the preset {name}"
+        require_fit(where, int, epochs, least=True)
     groups, where = data.get("experiments", []), f"experiments of the preset {name}"
     require_fit(where, tuple[tuple[str, ...], ...], groups, least=True)
     for part in ("key", "seconds", "experiments"):
