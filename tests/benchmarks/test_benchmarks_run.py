@@ -42,6 +42,12 @@ def test_schemes_of_weights(tmp_path: Path) -> None:
     assert document["passed"]
 
 
+def test_forgers_have_the_same_luck_in_every_run(tmp_path: Path) -> None:
+    runs = [run("forging", "--only", "order, 128", cwd=tmp_path) for _ in range(2)]
+    assert runs[0]["passed"]
+    assert runs[0]["targets"] == runs[1]["targets"]
+
+
 def test_a_part_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     weight_schemes = pytest.importorskip("benchmarks.weight_schemes")
     for words in (["--parts", "sine"], ["--help"]):
@@ -49,12 +55,6 @@ def test_a_part_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str])
             weight_schemes.main(words)
         told = capsys.readouterr()
         assert ", ".join(weight_schemes.PARTS) in " ".join((told.out + told.err).split())
-
-
-def test_forgers_have_the_same_luck_in_every_run(tmp_path: Path) -> None:
-    runs = [run("forging", "--only", "order, 128", cwd=tmp_path) for _ in range(2)]
-    assert runs[0]["passed"]
-    assert runs[0]["targets"] == runs[1]["targets"]
 
 
 def test_survival_on_a_small_tensor(tmp_path: Path) -> None:
