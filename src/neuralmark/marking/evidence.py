@@ -48,17 +48,31 @@ def evidence_for(
     tensors: Sequence[str] | None = None,
     anchor: Any = None,
     beside: bool = True,
-    spare_damaged: bool = False,
 ) -> Evidence:
     """The claim and the anchor that were given; else those beside the model, or beside the claim.
 
-    Beside a module that was loaded from a file is beside that file.
+    Beside a module that was loaded from a file is beside that file. A claim beside the suspect may
+    be anybody's: the key is derived from what it says, so a made-up one is one more draw of fair
+    coins.
+    """
+    found = evidence_near(model, key, claim=claim, tensors=tensors, anchor=anchor, beside=beside)
+    if found.damaged is not None:
+        raise found.damaged
+    return found
 
-    With `spare_damaged` an anchor that nobody named and that cannot be used is told, not raised:
-    weights that lie where they were are read without it.
 
-    A claim beside the suspect may be anybody's: the key is derived from what it says, so a made-up
-    one is one more draw of fair coins.
+def evidence_near(
+    model: Any,
+    key: Key,
+    *,
+    claim: Any = None,
+    tensors: Sequence[str] | None = None,
+    anchor: Any = None,
+    beside: bool = True,
+) -> Evidence:
+    """The same; but an anchor that nobody named and that cannot be used is told, not raised.
+
+    Weights that lie where they were are read without it.
     """
     given = Claim.given(claim)
     file = getattr(model, FROM_FILE, model)
@@ -74,8 +88,6 @@ def evidence_for(
         try:
             found = _near_anchor(claim if given is not None else None, near, key, followed)
         except AnchorError as error:
-            if not spare_damaged:
-                raise
             damaged = error
     return Evidence(followed, found, beside=seek and followed is not None, damaged=damaged)
 

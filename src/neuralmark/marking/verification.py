@@ -28,7 +28,7 @@ from neuralmark.errors import (
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import attempts_for, by_names, gaps_of
-from neuralmark.marking.evidence import Evidence, evidence_for
+from neuralmark.marking.evidence import Evidence, evidence_near
 from neuralmark.marking.judging import (
     Finding,
     Looked,
@@ -92,14 +92,8 @@ def verify(
     if options.full_digest is None:
         options = replace(options, full_digest=_quickly_read(checkpoint))
     before = checkpoint.stamps()
-    known = evidence_for(
-        model,
-        key,
-        claim=claim,
-        tensors=tensors,
-        anchor=options.anchor,
-        beside=beside,
-        spare_damaged=True,
+    known = evidence_near(
+        model, key, claim=claim, tensors=tensors, anchor=options.anchor, beside=beside
     )
     try:
         verdict = examine(
