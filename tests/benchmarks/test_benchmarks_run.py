@@ -58,7 +58,7 @@ def test_a_part_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str])
 
 
 def test_survival_on_a_small_tensor(tmp_path: Path) -> None:
-    document = run("survival", "--side", "2048", "--keys", "1", cwd=tmp_path)
+    document = run("survival", "--side", "1024", "--keys", "1", cwd=tmp_path)
     tables = document["tables"]
     assert isinstance(tables, list)
     assert len(tables) == 2
