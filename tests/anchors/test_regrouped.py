@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import combinations
 from typing import Any, cast
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from neuralmark.anchors import regrouping
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.locating import runs
 from neuralmark.anchors.locating.runs import NeighbourRun, named_order, tiled
+from neuralmark.anchors.locating.views import View
 from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.restructure import Restructure
 from tests.support import rebuilt as digits
@@ -167,6 +170,23 @@ def test_attention_cut_in_three_and_rearranged_is_found(how: str, cut: str) -> N
     assert bits >= NEARLY_ALL
     assert record.found > 0.99
     assert min(fate.restored for fate in record.tensors) > 0.97
+
+
+def test_no_way_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    anchor, suspect = moved("chain")
+    rng = np.random.default_rng(5)
+    noisy = {n: v + 0.7 * v.std() * rng.standard_normal(v.shape) for n, v in suspect.items()}
+    tried: list[dict[str, View]] = []
+    cosines = regrouping._Trials._cosines
+
+    def counted(self: Any, made: Any, names: Any) -> dict[str, float]:
+        tried.append({name: each.view for name, each in made.items()})
+        return cosines(self, made, names)
+
+    monkeypatch.setattr(regrouping._Trials, "_cosines", counted)
+    restored(factored(noisy, "around", "none"), anchor)
+    assert len(tried) > 1
+    assert all(one != two for one, two in combinations(tried, 2))
 
 
 def test_another_model_stays_another() -> None:

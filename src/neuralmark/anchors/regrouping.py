@@ -141,12 +141,16 @@ class _Trials:
         """Whatever makes a tensor like the anchor."""
         best = {name: self.alike[name] for name in self.parts.runs}
         chosen: dict[str, Located] = {}
+        tried: list[dict[str, Located]] = []
         for plan in islice(self.parts.plans(), MOST_WAYS):
             weak = [n for n, cosine in best.items() if cosine < ENOUGH or n not in chosen]
             if not weak:
                 break
             made = {name: self._made(self.parts.views[name][plan[name]]) for name in weak}
-            for name, cosine in self._cosines(chosen | made, weak).items():
+            if chosen | made in tried:
+                continue
+            tried.append(chosen | made)
+            for name, cosine in self._cosines(tried[-1], weak).items():
                 if cosine > best[name] + GAIN:
                     best[name], chosen[name] = cosine, made[name]
         return {name: each for name, each in chosen.items() if best[name] >= self._least(name)}
