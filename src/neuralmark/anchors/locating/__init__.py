@@ -12,6 +12,7 @@ pieces, products; on small samples, then exactly on the whole of what was chosen
     candidates  by name and by shape
     slices      of fused tensors (with `rowsearch`)
     joins       of pieces
+    flattened   of vectors that hold many tensors
     products    of factors
     assembled   sums of branches, chains of factors, kernels without padding (`factored`, `padded`)
     kinship     what lies where its neighbours went
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.locating import (
     candidates,
+    flattened,
     fusions,
     joins,
     kinship,
@@ -64,6 +66,7 @@ _STEPS: dict[str, Step] = {
     "in fused tensors": slices.by_slices,
     "in pieces": joins.by_joins,
     "as products": products.by_products,
+    "in vectors": flattened.by_vectors,
     "by what is beside them": kinship.by_kin,
 }
 """What is tried in turn, each for what has not been found so far."""
