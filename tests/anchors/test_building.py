@@ -13,7 +13,7 @@ from safetensors.torch import save_model
 from torch import nn
 
 from neuralmark import Claim, Key
-from neuralmark.anchors.anchor import MARKED, Anchor
+from neuralmark.anchors.anchor import MARKED, Anchor, AnchorEntry
 from neuralmark.anchors.building import AnchorRecipe, anchor_from_original, build
 from neuralmark.anchors.choosing import LEAST_ROWS
 from neuralmark.anchors.heads import heads_of
@@ -30,6 +30,7 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.records import ClaimedAnchor, Digest
+from neuralmark.structures.structure import Array, Indices
 from tests.support import architectures, families
 from tests.support.models import gaussian, saved
 
@@ -255,6 +256,31 @@ def test_large_patches_at_the_edge_of_a_stream_are_not_kept() -> None:
     assert patches in partners(anchor(weights, marked, heads=8))
     weights[patches] = gaussian(64, 3, 32, 32)
     assert patches not in partners(anchor(weights, marked, heads=8))
+
+
+def test_what_was_decoded_is_kept_as_long_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["a.weight", "b.weight", "c.weight"]
+    weights = {name: gaussian(64, 32, seed=place) for place, name in enumerate(names)}
+    found = anchor(weights, *names)
+    decoded: list[str] = []
+    decode = found._decode
+
+    def counted(entry: AnchorEntry, rows: Indices | None) -> Array:
+        decoded.append(entry.name)
+        return decode(entry, rows)
+
+    monkeypatch.setattr(found, "_decode", counted)
+    monkeypatch.setattr("neuralmark.anchors.anchor.KEPT_BYTES", 2 * weights["a.weight"].nbytes)
+    first = {name: found[name].copy() for name in names}
+    rows = np.array([3, 5])
+    assert np.array_equal(found["c.weight"], first["c.weight"])
+    assert np.array_equal(found.part("c.weight", (rows, None)), first["c.weight"][rows])
+    assert decoded == names
+    assert np.array_equal(found.part("a.weight", (rows, None)), first["a.weight"][rows])
+    assert np.array_equal(found["a.weight"], first["a.weight"])
+    assert decoded == [*names, "a.weight", "a.weight"]
+    with pytest.raises(ValueError, match="read-only"):
+        found["a.weight"][0] = 0
 
 
 def test_progress_is_told() -> None:

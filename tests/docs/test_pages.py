@@ -60,7 +60,7 @@ def test_every_block_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rng = np.random.default_rng(0)
-    weights = rng.standard_normal((1200, 1000)).astype(np.float32)
+    weights = rng.standard_normal((300, 1000)).astype(np.float32)
     save_file({"layer.weight": weights}, tmp_path / "model.safetensors")
     monkeypatch.chdir(tmp_path)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -77,7 +77,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_attacks() -> None:
     commands, standard = blocks("attacks.md", "sh")
-    save_file({"layer.weight": gaussian(1200, 1000)}, "model.safetensors")
+    save_file({"layer.weight": gaussian(300, 1000)}, "model.safetensors")
     printed = shell(
         "neuralmark key new acme.nmkey",
         "neuralmark embed model.safetensors --key acme.nmkey -o marked.safetensors",

@@ -1,5 +1,6 @@
 """What an anchor is: coarse copies of tensors by name, and everything that steers the aligner."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,9 @@ Role = Literal["marked", "partner"]
 MARKED: Final = "marked"
 PARTNER: Final = "partner"
 ROLES: tuple[Role, ...] = get_args(Role)
+
+KEPT_BYTES = 32 << 20
+"""Tensors that were decoded are kept, up to this much, for the next who asks."""
 
 
 @dataclass(frozen=True)
@@ -92,15 +96,27 @@ class Anchor(Mapping[str, Array]):
         self.entries, self.skeleton, self.digest, self.bits = entries, skeleton, digest, bits
         self._decode = decode
         self._by_name = {entry.name: entry for entry in entries}
+        self._kept: OrderedDict[str, Array] = OrderedDict()
 
     def __getitem__(self, name: str) -> Array:
-        """The coarse values of a tensor, in the shape that is kept."""
-        return self._decode(self._by_name[name], None)
+        """The coarse values of a tensor, in the shape that is kept; not to be written to."""
+        if name in self._kept:
+            self._kept.move_to_end(name)
+            return self._kept[name]
+        values = self._decode(self._by_name[name], None)
+        values.flags.writeable = False
+        self._kept[name] = values
+        while sum(each.nbytes for each in self._kept.values()) > KEPT_BYTES:
+            self._kept.popitem(last=False)
+        return values
 
     def part(self, name: str, index: Sequence[Indices | None]) -> Array:
         """These places along each axis (None: all), of few rows much quicker than the whole."""
         rows = index[0] if index else None
-        values = self._decode(self._by_name[name], rows)
+        if name in self._kept:
+            values = self._kept[name] if rows is None else self._kept[name][rows]
+        else:
+            values = self._decode(self._by_name[name], rows)
         for axis, places in enumerate(index[1:], 1):
             values = values if places is None else np.take(values, places, axis=axis)
         return np.ascontiguousarray(values)
