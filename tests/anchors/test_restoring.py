@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neuralmark.anchors import restoring
+from neuralmark.anchors import ordering
 from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.effort import AlignOptions
@@ -60,7 +60,7 @@ def test_moves_that_do_not_fit_fill_the_tensor(
     def wrong(views: Any, _: Any, names: list[str], *rest: Any) -> dict[str, Aligned]:
         return {name: Aligned(MOVES[what], (), 1.0) for name in names}
 
-    monkeypatch.setattr(restoring, "align", wrong)
+    monkeypatch.setattr(ordering, "align", wrong)
     turned = WEIGHTS["a.weight"][np.random.default_rng(0).permutation(48)]
     record = restored(WEIGHTS | {"a.weight": turned}, anchor)
     assert record.tensors[0].changes == ("filled from the anchor: of another shape",)

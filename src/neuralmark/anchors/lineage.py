@@ -23,6 +23,7 @@ from neuralmark.anchors.locating import Located, LocatedWeights, locate
 from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.locating.views import Stored
 from neuralmark.anchors.moves import Move, Moves, moved
+from neuralmark.anchors.ordering import moves_fit
 from neuralmark.anchors.refinding import (
     BETTER,
     ENOUGH,
@@ -33,7 +34,7 @@ from neuralmark.anchors.refinding import (
     shapes_to_spare,
 )
 from neuralmark.anchors.resembling import resemblance, turned
-from neuralmark.anchors.restoring import Progress, moves_fit, sought_names
+from neuralmark.anchors.restoring import Progress, sought_names
 from neuralmark.core.names import canonical_name
 from neuralmark.records.alignment import TensorFate
 from neuralmark.records.lineage import NOT_LOOKED_FOR, Kinship

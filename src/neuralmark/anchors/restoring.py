@@ -21,8 +21,8 @@ from neuralmark.anchors.locating import Located, LocatedWeights, locate
 from neuralmark.anchors.locating.suspect import SuspectWeights, own_name
 from neuralmark.anchors.locating.views import Stored, View
 from neuralmark.anchors.moves import Move, Moves, moved
-from neuralmark.anchors.recutting import recut
-from neuralmark.anchors.refinding import WEAK, refound
+from neuralmark.anchors.ordering import Ordering, moves_fit
+from neuralmark.anchors.refinding import WEAK
 from neuralmark.anchors.regrouping import needs_regrouping, regrouped
 from neuralmark.anchors.spares import BEHIND, LeftOver
 from neuralmark.anchors.standing import (
@@ -97,7 +97,7 @@ class Restoration:
         self._close: dict[str, Closeness] = {}
         self._held: dict[str, Array] = {}
         self._behind: set[str] = set()
-        """Tensors that lie in place behind what was added to them."""
+        """Tensors that lie in place behind what was added to them, or were put in order there."""
         sought = [entry.name for entry in self._marked if entry.name in self._sought]
         needy = [name for name in sought if not self._in_place(name) and name in self._located]
         self._aligned: dict[str, Aligned] = {}
@@ -151,15 +151,10 @@ class Restoration:
     def _in_order(self, needy: list[str]) -> dict[str, Aligned]:
         """How those that do not lie in place are put in order."""
         suspect, anchor, limit = self._suspect, self._anchor, self._options.limit
-        self._located |= recut(suspect, anchor, self._located, needy, limit)
-        views = LocatedWeights(suspect, self._located)
-        aligned = align(views, anchor, needy, limit, self._progress, views.traced())
-        better = refound(suspect, anchor, self._located, aligned, limit)
-        if better:
-            self._located |= better
-            views = LocatedWeights(suspect, self._located)
-            aligned = align(views, anchor, needy, limit, self._progress, views.traced())
-        weak = [name for name, found in aligned.items() if found.cosine < WEAK]
+        found = Ordering(suspect, anchor, limit, self._progress).of(self._located, needy)
+        self._located, aligned = found.located, found.aligned
+        self._behind |= found.clear
+        weak = [name for name, one in aligned.items() if one.cosine < WEAK]
         for name in weak:
             beyond = self._noise(name, aligned[name])
             if self._lies_behind(name, anchor[name], beyond):
@@ -347,21 +342,6 @@ def sought_names(marked: list[AnchorEntry], effort: float) -> frozenset[str]:
         chosen.add(marked[place].name)
         total += math.prod(marked[place].shape)
     return frozenset(chosen)
-
-
-def moves_fit(values: Array, moves: Moves, shape: tuple[int, ...]) -> bool:
-    """Whether what was found has the axes that its moves and the anchor expect."""
-    if values.ndim != len(shape) or len(moves) > values.ndim:
-        return False
-    for axis, move in enumerate(moves):
-        length = values.shape[axis]
-        if move.size != shape[axis]:
-            return False
-        if move.index is not None and len(move.index) and int(move.index.max()) >= length:
-            return False
-        if move.matrix is not None and move.matrix.shape[1] != length:
-            return False
-    return values.shape[len(moves) :] == shape[len(moves) :]
 
 
 def _as_read(cleaned: Cleaned) -> Array:

@@ -234,14 +234,16 @@ def _inverse(matrix: Floats) -> Floats:
 
 def _idle(pairs: list[_HeadPair], matrix: Floats, inverse: Floats) -> bool:
     """Whether no matrix suits as well, apart from what so many numbers fit by chance."""
-    plain, fitted = 0.0, 0.0
-    for pair in pairs:
-        whole = max(float(np.vdot(pair.one, pair.one)), _TINY)
-        turned = (inverse if pair.inverse else matrix) @ pair.two
-        plain += _apart(pair.one, pair.two) / whole
-        fitted += float(np.square(pair.one - turned).sum()) / whole
+    turned = [(inverse if pair.inverse else matrix) @ pair.two for pair in pairs]
+    plain = sum(_unlike(pair.one, pair.two) for pair in pairs)
+    fitted = sum(_unlike(pair.one, two) for pair, two in zip(pairs, turned, strict=True))
     size, width = pairs[0].one.shape
     return bool(plain <= fitted * (1 + 2 * size / width))
+
+
+def _unlike(one: Floats, two: Floats) -> float:
+    """The share of the first that no positive multiple of the second is."""
+    return 1 - max(cosine(one, two), 0.0) ** 2
 
 
 def _apart(one: Floats, two: Floats) -> float:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from neuralmark.anchors.aligning.assigning import matched, require_within
 from neuralmark.anchors.aligning.contract import FLIPPED, JOINED
 from neuralmark.anchors.aligning.joining import Joints, joints_of
+from neuralmark.anchors.aligning.quieting import quieted
 from neuralmark.anchors.aligning.sides import (
     BothModels,
     Floats,
@@ -49,6 +50,8 @@ class HiddenMoves:
 
     moves: dict[str, Move]
     changes: frozenset[str] = frozenset()
+    likeness: float = 0.0
+    """Of the channels, on average over all layers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +69,7 @@ def sides_of(group: Group) -> dict[str, list[Side]]:
 
 
 def align_hidden(
-    both: BothModels, group: Group, turn: Move, gains: Gains, limit: int
+    both: BothModels, group: Group, turn: Move, gains: Gains, limit: int, *, quiet: bool = False
 ) -> HiddenMoves | None:
     """The order of a group's channels, and their factors; None where nothing is there to tell."""
     stream = both.stream.tensors()
@@ -81,6 +84,21 @@ def align_hidden(
         return None
     ((one, two),) = counts
     require_within(one, two, limit)
+    return _ordered(_quiet(layers) if quiet else layers, group)
+
+
+def _quiet(layers: list[_HiddenLayer]) -> list[_HiddenLayer]:
+    """The same layers without directions that are far too loud."""
+    made: dict[int, Two] = {}
+    for roles in ((MAKER, HELD), (READER,)):
+        places = [place for place, layer in enumerate(layers) if layer.role in roles]
+        made |= zip(places, quieted([layers[place].two for place in places]), strict=True)
+    return [replace(layer, two=made[place]) for place, layer in enumerate(layers)]
+
+
+def _ordered(layers: list[_HiddenLayer], group: Group) -> HiddenMoves:
+    """The order that makes these layers likest."""
+    one, two = (len(rows) for rows in layers[0].two)
     signed = group.activation == LINEAR
     joints, summed = _splits(layers, signed=signed) if one < two <= _LARGEST else (None, READER)
     layers = layers if joints is None else _joined(layers, joints, summed)
@@ -196,7 +214,9 @@ def _moves(
     for role in ROLES:
         also = joints.others(index) if joints is not None and role == summed else []
         moves[role] = _move(index, factors[role], joints, also)
-    return HiddenMoves(moves, frozenset(changes))
+    alike = (products[HELD].cosines + free)[index != MISSING].sum()
+    count = len(index) * sum(each.layers for each in products.values())
+    return HiddenMoves(moves, frozenset(changes), float(alike) / max(count, 1))
 
 
 def _move(

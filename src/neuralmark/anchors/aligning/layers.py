@@ -17,6 +17,7 @@ from neuralmark.anchors.aligning.heads import (
     align_heads,
 )
 from neuralmark.anchors.aligning.hidden import HELD, align_hidden, sides_of
+from neuralmark.anchors.aligning.quieting import quieted
 from neuralmark.anchors.aligning.sides import BothModels, Gains, streamed
 from neuralmark.anchors.moves import MISSING, Move
 from neuralmark.errors import AlignLimitError
@@ -34,6 +35,8 @@ class AxisRun:
     length: int
     move: Move
     changes: frozenset[str]
+    likeness: float = 1.0
+    """Of its whole layer; of tokens it does not matter."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,25 +59,33 @@ def layers_of(both: BothModels) -> list[Layer]:
     return [*both.structure.attentions, *hidden]
 
 
-def align_layer(both: BothModels, layer: Layer, view: StreamView, limit: int) -> list[AxisRun]:
-    """What is found out of one layer; nothing where it does not fit, or is beyond the limit."""
+def align_layer(
+    both: BothModels, layer: Layer, view: StreamView, limit: int, *, quiet: bool = False
+) -> list[AxisRun]:
+    """What is found out of one layer; nothing where it does not fit, or is beyond the limit.
+
+    `quiet`: without directions that are far too loud, where there are any.
+    """
     try:
         if isinstance(layer, Group):
-            return list(_hidden(both, layer, view, limit))
-        return list(_attention(both, layer, view, limit))
+            return list(_hidden(both, layer, view, limit, quiet=quiet))
+        return list(_attention(both, layer, view, limit, quiet=quiet))
     except (ValueError, AlignLimitError):  # shapes that do not fit together
         return []
 
 
-def _hidden(both: BothModels, group: Group, view: StreamView, limit: int) -> Iterator[AxisRun]:
-    found = align_hidden(both, group, view.turn, view.gains, limit)
+def _hidden(
+    both: BothModels, group: Group, view: StreamView, limit: int, *, quiet: bool
+) -> Iterator[AxisRun]:
+    found = align_hidden(both, group, view.turn, view.gains, limit, quiet=quiet)
     if found is None:
         return
     changes = found.changes | ({PERMUTED} if out_of_order(found.moves[HELD]) else set())
     for role, sides in sides_of(group).items():
         for side in sides:
             if both.has(side.tensor):
-                yield AxisRun(side, group.size, found.moves[role], frozenset(changes))
+                move = found.moves[role]
+                yield AxisRun(side, group.size, move, frozenset(changes), found.likeness)
 
 
 def out_of_order(move: Move) -> bool:
@@ -84,12 +95,12 @@ def out_of_order(move: Move) -> bool:
 
 
 def _attention(
-    both: BothModels, layer: Attention, view: StreamView, limit: int
+    both: BothModels, layer: Attention, view: StreamView, limit: int, *, quiet: bool
 ) -> Iterator[AxisRun]:
     parts = _parts(both, layer, view)
     for one, two in parts.values():
         require_within(len(one), len(two), limit)
-    found = _likest(layer, parts)
+    found = _likest(layer, _quiet(layer, parts) if quiet else parts)
     if found is None:
         return
     sides = {QUERY: layer.query, KEY: layer.key, VALUE: layer.value, OUTPUT: (layer.output,)}
@@ -97,7 +108,17 @@ def _attention(
     for part, move in found.moves.items():
         for side in sides[part]:
             if both.has(side.tensor):
-                yield AxisRun(side, lengths[part], move, _changes(found))
+                yield AxisRun(side, lengths[part], move, _changes(found), found.likeness)
+
+
+def _quiet(layer: Attention, parts: Parts) -> Parts:
+    """The same parts without directions that are far too loud."""
+    made: Parts = {}
+    for together in ((QUERY, KEY, VALUE), (OUTPUT,)):
+        names = [part for part in together if part in parts]
+        rows = quieted([parts[name] for name in names], layer.size or 1)
+        made |= dict(zip(names, rows, strict=True))
+    return made
 
 
 def _changes(found: HeadMoves) -> frozenset[str]:

@@ -52,6 +52,12 @@ class Moments:
             self.one[...] += np.einsum("ij,ij->j", a, a)
             self.two[...] += np.einsum("ij,ij->j", b, b)
 
+    def fit(self, turn: Move) -> float:
+        """How alike the rows are under a turn: the cosine of all of them together."""
+        size = float(np.sqrt(self.one.sum() * self.two.sum()))
+        along = turn.of(self.cross.astype(np.float32), 1) if turn.size == len(self.one) else None
+        return 0.0 if along is None or size < _TINY else float(np.trace(along)) / size
+
     def turns(self) -> Iterator[Move]:
         """What the suspect's stream may have been through; nothing where nothing was seen."""
         if not self.rows:

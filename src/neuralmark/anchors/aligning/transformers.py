@@ -18,6 +18,11 @@ from neuralmark.anchors.aligning.vocabulary import token_runs
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.structures.structure import Weights
 
+WEAK = 0.6
+"""A layer that is less like the anchor's is looked at without what is far too loud in it."""
+BETTER = 0.1
+"""By so much must it be liker then."""
+
 
 def align_transformer(
     suspects: Weights,
@@ -44,13 +49,23 @@ def align_transformer(
         if layer.tensors() & runs.keys():
             tell(f"aligning {layer.name}", sum(map(bool, runs.values())), len(wanted))
             known = search.runs.get(layer.name)
-            for run in align_layer(both, layer, view, limit) if known is None else known:
+            found = align_layer(both, layer, view, limit) if known is None else known
+            if any(run.likeness < WEAK for run in found):
+                found = _liker(found, align_layer(both, layer, view, limit, quiet=True))
+            for run in found:
                 if run.side.tensor in runs:
                     runs[run.side.tensor].append(run)
     for run in token_runs(both, view, runs, limit):
         runs[run.side.tensor].append(run)
-    found = {name: aligned(both, name, runs[name], view) for name in wanted}
-    return {name: one for name, one in found.items() if one is not None}
+    made = {name: aligned(both, name, runs[name], view) for name in wanted}
+    return {name: one for name, one in made.items() if one is not None}
+
+
+def _liker(one: list[AxisRun], other: list[AxisRun]) -> list[AxisRun]:
+    """The one of two findings of a layer that is more like the anchor's; the second clearly so."""
+    pairs = zip(one, other, strict=False)
+    better = any(second.likeness > first.likeness + BETTER for first, second in pairs)
+    return other if better else one
 
 
 def _of_other_widths(both: BothModels) -> frozenset[str]:

@@ -28,6 +28,11 @@ _BETTER = 1e-3
 _FREE, _FREER = 0.01, 0.1
 """By so much must a rotation be liker than an order; the second is a share of what lacks."""
 
+_FITTING = 0.49
+"""What a perfect fit of the rows that a turn was found by counts; less than would settle it."""
+
+FittedTurn = tuple[Move, float]
+"""A turn of the stream, and how well it fits the rows by which it was found."""
 LayerRuns = dict[str, list[AxisRun]]
 """By the name of the layer."""
 
@@ -58,39 +63,42 @@ class StreamSearch:
         best = StreamView(Move.same(self.both.stream.size), self.both.gains(0.0), -1.0)
         for plus in _offsets(self.both):
             for stage in (self._placed, self._unnumbered, self._renumbered, self._inside):
-                for turn in stage(plus):
-                    best = self._liker(best, turn, plus)
+                for turn, fit in stage(plus):
+                    best = self._liker(best, turn, plus, fit)
                 if best.likeness >= _DOUBTFUL:
                     break
         return best
 
-    def _liker(self, best: StreamView, turn: Move, plus: float) -> StreamView:
-        """The better of the present view and another turn, which must be clearly better."""
-        alike = self._witnesses.likeness(turn, self.width, plus)
+    def _liker(self, best: StreamView, turn: Move, plus: float, fit: float) -> StreamView:
+        """The better of the present view and another turn, which must be clearly better.
+
+        Where noise drowns the layers, how well the turn fits the rows that it was found by tells.
+        """
+        alike = max(self._witnesses.likeness(turn, self.width, plus), _FITTING * fit)
         view = StreamView(turn, self.both.gains(plus), alike, plus)
         return view if _score(view) > _score(best) + _BETTER else best
 
-    def _placed(self, plus: float) -> Iterator[Move]:
+    def _placed(self, plus: float) -> Iterator[FittedTurn]:
         """As it is, then by everything that lies where it lay."""
         if self.both.stream.size == self.width:
-            yield Move.same(self.width)
+            yield Move.same(self.width), 0.0
         yield from self._fitted(fixed_rows(self.both, None, self.both.gains(plus)))
 
-    def _unnumbered(self, plus: float) -> Iterator[Move]:
+    def _unnumbered(self, plus: float) -> Iterator[FittedTurn]:
         """By all that, but for tokens."""
         vocabulary = self.both.structure.vocabulary
         if vocabulary is not None:
             nowhere = np.full(vocabulary.size, MISSING, np.intp)
             yield from self._fitted(fixed_rows(self.both, nowhere, self.both.gains(plus)))
 
-    def _renumbered(self, plus: float) -> Iterator[Move]:
+    def _renumbered(self, plus: float) -> Iterator[FittedTurn]:
         """By tokens that are found anew."""
         gains = self.both.gains(plus)
         tokens = renumbered(self.both, self._products, gains, self.limit)
         if tokens is not None:
             yield from self._fitted(fixed_rows(self.both, tokens, gains))
 
-    def _inside(self, plus: float) -> Iterator[Move]:
+    def _inside(self, plus: float) -> Iterator[FittedTurn]:
         """By the layers alone: channels of MLPs, told apart by what other layers make of them."""
         yield from self._fitted(
             pair
@@ -119,13 +127,13 @@ class StreamSearch:
             there = index != MISSING
             yield from ((one[there], two[index[there]]) for one, two in units)
 
-    def _fitted(self, rows: Iterable[Two]) -> Iterator[Move]:
+    def _fitted(self, rows: Iterable[Two]) -> Iterator[FittedTurn]:
         """The permutation and the rotation that suit these rows best; none without rows."""
         moments = Moments.empty(self.both.stream.size, self.width)
         for one, two in rows:
             if (one.shape[1], two.shape[1]) == moments.cross.shape:
                 moments.add(one, two)
-        yield from moments.turns()
+        yield from ((turn, moments.fit(turn)) for turn in moments.turns())
 
     def _polished(self, view: StreamView) -> StreamView:
         """The stream from many layers, each in the order that the present view gives it."""
@@ -141,7 +149,7 @@ class StreamSearch:
                     moments.add(one, run.move.of(two, 0))
         best = view
         for turn in moments.turns():
-            best = self._liker(best, turn, view.plus)
+            best = self._liker(best, turn, view.plus, 0.0)
         return best
 
 

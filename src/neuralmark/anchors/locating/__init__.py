@@ -153,6 +153,18 @@ def locate(
     }
 
 
+def by_names(suspect: SuspectWeights, anchor: Anchor) -> dict[str, Located]:
+    """The tensors that go by the anchor's own names, likeness aside."""
+    held = {own_name(stored): stored for stored in reversed(list(suspect.shapes))}
+    named = {entry.name: held.get(entry.name) for entry in anchor.entries if entry.rows is None}
+    fits = {
+        name: stored
+        for name, stored in named.items()
+        if stored and len(suspect.shapes[stored]) == len(anchor.entry(name).shape)
+    }
+    return {name: Located(Stored(stored), 0.0, direct=False) for name, stored in fits.items()}
+
+
 def _chosen(quest: Quest, seen: list[Candidate], tell: Progress) -> dict[str, Candidate]:
     """The likest of all that is found in any way; what is not alike, by name or profile."""
     tied = [frozenset(pair) for pair in quest.anchor.skeleton.tied]
