@@ -10,6 +10,7 @@ pytest.importorskip("transformers")
 
 from neuralmark.anchors.aligning import quieting
 from neuralmark.anchors.aligning.quieting import quieted
+from neuralmark.structures.structure import Array
 from tests.support.anchored import Table, arrays
 from tests.support.moved import KEY, LAYER, case, rebuilt, restored
 from tests.support.speaking import trained
@@ -21,7 +22,7 @@ FEW = 8
 
 def loud(table: Table, share: float, times: float = 4.0) -> Table:
     """With noise in a share of each layer's input directions, the same for one input."""
-    made, bases = dict(table), dict[str, Table]()
+    made, bases = dict(table), dict[str, Array]()
     for name in [n for n, value in table.items() if value.ndim == 2 and LAYER.match(n)]:
         turned = "c_" in name  # GPT-2 stores inputs before outputs
         flat = table[name].T if turned else table[name]
@@ -71,7 +72,7 @@ def test_another_model_stays_another(name: str) -> None:
     assert bits < 0.7 * KEY.parameters.bits
 
 
-def rows(count: int, width: int, seed: int) -> Table:
+def rows(count: int, width: int, seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal((count, width)).astype(np.float32)
 
 
