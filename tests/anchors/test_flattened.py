@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,6 +110,25 @@ def test_vectors_longer_than_a_block_are_looked_through(monkeypatch: pytest.Monk
     anchor, table = marked("residual")
     record, _ = restored(spaced(table), anchor)
     assert record.found > 0.97
+
+
+def test_the_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies where the original's tensors would lie is found all the same."""
+    anchor, table = marked("residual")
+    monkeypatch.setattr(flattened, "MOST_WORK", 3 * sum(value.size for value in table.values()))
+    looked: list[int] = []
+    places = flattened._places
+
+    def counted(quest: Any, vector: Any, pieces: Any) -> list[tuple[int, float]]:
+        looked.append(len(pieces))
+        return places(quest, vector, pieces)
+
+    monkeypatch.setattr(flattened, "_places", counted)
+    record, _ = restored(spaced(table), anchor)
+    assert sum(looked) == 2  # the gaps make it longer
+    assert 0 < record.found < 0.5
+    record, bits = restored(joined(dict(sorted(table.items()))), anchor)
+    assert bits >= NEARLY_ALL
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, 1.0])

@@ -22,6 +22,7 @@ Transformers have streams and heads that may have been mixed, not only moved:
     layers        one layer along a stream that is in order
     heads         which head is which, and the matrix inside each
     hidden        channels of an MLP
+    quieting      directions in which a layer is far too loud, left out of both
     sides         tensors of both models, seen from a side
     axes          from channels back to tensors
 

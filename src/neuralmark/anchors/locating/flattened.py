@@ -26,10 +26,11 @@ LEAST = 256
 """A tensor of fewer weights is not looked for: its like is found by chance."""
 MOST = 0.75
 """A tensor of several axes that holds this share of a suspect is taken for a vector too."""
+MOST_WORK = 1 << 30
+"""Places that pieces are held against, at most: half a minute. Of longer vectors, and of more
+tensors, only what lies where the original's tensors would lie is found."""
 _BLOCK = 1 << 18
 """Places of a vector that are looked at at once."""
-_PASSES = 64.0
-"""Multiplications for each place and piece: transforms there and back."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def by_vectors(quest: Quest, left: Sequence[Wanted], found: Found) -> list[Candi
     """What lies in a vector: where the original's tensors would lie, then anywhere."""
     sought = [each for each in left if _sizeable(each)]
     seen: dict[str, Candidate] = {}
+    room = MOST_WORK
     for vector in _vectors(quest, min((size_of(w.shape) for w in sought), default=0)):
         cuts = list(_cuts(quest, vector))
         for wanted in sought:
@@ -82,6 +84,8 @@ def by_vectors(quest: Quest, left: Sequence[Wanted], found: Found) -> list[Candi
                 seen[wanted.name] = best
         for rank in range(max((len(orders(len(w.shape))) for w in sought), default=0)):
             rest = [w for w in sought if w.name not in seen and size_of(w.shape) <= vector.length]
+            rest = rest[: room // vector.length]
+            room -= len(rest) * vector.length
             pieces = [p for w in rest for p in _pieces(quest, w, rank)]
             seen |= {each.name: each for each in _anywhere(quest, vector, pieces)}
     return list(seen.values())
@@ -128,8 +132,7 @@ def _pieces(quest: Quest, wanted: Wanted, rank: int) -> Iterator[FlatPiece]:
 
 def _anywhere(quest: Quest, vector: LongVector, pieces: list[FlatPiece]) -> Iterator[Candidate]:
     """Each piece where it fits best, if the whole tensor is like the anchor's there."""
-    afforded = [p for p in pieces if quest.spend(_PASSES * vector.length)]
-    for piece, (place, alike) in zip(afforded, _places(quest, vector, afforded), strict=True):
+    for piece, (place, alike) in zip(pieces, _places(quest, vector, pieces), strict=True):
         view = piece.view(vector, place) if alike >= CONVINCING / 2 else None
         seen = None if view is None else quest.judged(view, piece.wanted)
         if seen is not None and seen.score >= CONVINCING:
