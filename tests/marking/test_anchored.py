@@ -1,9 +1,12 @@
 """Reading with an anchor: sound, and the same weights however they are joined."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from neuralmark import Key
+from neuralmark import Key, VerifyOptions, embed, verify
 from neuralmark.anchors.building import AnchorRecipe, build
 from neuralmark.anchors.locating.suspect import TableWeights
 from neuralmark.anchors.originals import OriginalArrays
@@ -12,7 +15,7 @@ from neuralmark.core import readout
 from neuralmark.core.carriers import Listed
 from neuralmark.marking.anchored import _Pools, read_restored, restored_weights
 from neuralmark.marking.reading import require_carriers
-from tests.support.models import QUICK
+from tests.support.models import QUICK, gaussian_model
 
 SHAPES = {"one.weight": (96, 80), "two.weight": (64, 96), "three.weight": (40, 64)}
 PLACEMENT = tuple(SHAPES.items())
@@ -100,3 +103,18 @@ def test_what_is_trusted_counts_by_its_factor(monkeypatch: pytest.MonkeyPatch) -
 
 def _flat(above: np.ndarray | None) -> np.ndarray:
     return np.zeros(36) if above is None else above.reshape(-1).astype(np.float64)
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_nan_is_unreadable_under_whatever_name(tmp_path: Path, renamed: bool) -> None:
+    key = Key.new(QUICK)
+    made = embed(gaussian_model(tmp_path / "model.safetensors"), key, tmp_path / "m.safetensors")
+    broken = {}
+    for name, value in load_file(tmp_path / "m.safetensors").items():
+        value[..., 0] = np.nan
+        broken[f"{name}x" if renamed else name] = value
+    save_file(broken, tmp_path / "broken.safetensors")
+    options = VerifyOptions(anchor=tmp_path / "m.safetensors.anchor")
+    verdict = verify(tmp_path / "broken.safetensors", key, claim=made.claim, options=options)
+    assert verdict.status == "unreadable"
+    assert "NaN or infinity" in verdict.reason

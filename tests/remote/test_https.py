@@ -132,8 +132,11 @@ def test_a_long_wait_is_told_of_once(
         place.size()
     with pytest.raises(RemoteError, match="3 times"):
         place.size()  # the same server: nothing new
-    message = "the server stalled: no answer came in time; trying up to 2 more times"
-    assert [str(each.message) for each in told] == [f"{web.url}/m.bin: {message}"]
+    (heard,) = (str(each.message) for each in told)
+    assert heard.startswith(
+        f"{web.url}/m.bin: the server stalled: "
+    )  # which wait ended first is luck
+    assert heard.endswith("; trying up to 2 more times")
 
 
 def test_what_fails_quickly_is_tried_again_without_a_word(

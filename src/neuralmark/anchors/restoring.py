@@ -98,6 +98,8 @@ class Restoration:
         self._held: dict[str, Array] = {}
         self._behind: set[str] = set()
         """Tensors that lie in place behind what was added to them, or were put in order there."""
+        self.broken: set[str] = set()
+        """Stored tensors that hold NaN or infinity in the place of a marked one, once restored."""
         sought = [entry.name for entry in self._marked if entry.name in self._sought]
         needy = [name for name in sought if not self._in_place(name) and name in self._located]
         self._aligned: dict[str, Aligned] = {}
@@ -248,6 +250,7 @@ class Restoration:
         beyond = too_large(values.shape, entry.shape, self._options.limit)
         values = moved(values, moves)
         if not np.isfinite(values).all():
+            self.broken.update(located.view.stored())
             return self._filled(entry, anchor, "it holds NaN or infinity")
         if entry.name not in self._close and hollow(values, anchor):
             return self._filled(entry, anchor, beyond or "it is nothing but one pattern")

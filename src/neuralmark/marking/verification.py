@@ -4,7 +4,7 @@ What will be tried is fixed before anything is read (`attempts`). Every way coun
 the bound holds whatever the suspect looks like.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -237,7 +237,7 @@ def examine_anchored(
         verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
         verdict = replace(verdict, reason=f"{verdict.reason}{elsewhere(aligned.matched, record)}")
     else:
-        broken = _broken(suspect, anchor) if placed is None else []
+        broken = _broken(suspect, anchor, restoration.broken) if placed is None else []
         looked = Looked.restored(suspect, anchor.placement, record.found, trials, broken)
         verdict = judge_aligned(aligned, suspect, key, looked, record)
     more = held_back(record) if verdict.status in _NOT_FOUND else ""
@@ -258,11 +258,13 @@ def by_position(
         return None, str(error)
 
 
-def _broken(suspect: Suspect, anchor: Anchor) -> list[Tensor]:
-    """The tensors under the marked names that hold NaN or infinity."""
+def _broken(suspect: Suspect, anchor: Anchor, found: Collection[str]) -> list[Tensor]:
+    """What holds NaN or infinity: tensors under the marked names, or found in their place."""
     attempt = by_names(suspect.tensors(), anchor.placement, anchor.digest)
+    if attempt is None:
+        return [tensor for tensor in suspect.tensors() if tensor.info.name in found]
     weights = suspect.weights()
-    read = () if attempt is None else attempt.read_tensors()
+    read = attempt.read_tensors()
     return [tensor for tensor in read if not np.isfinite(weights[tensor.info.name]).all()]
 
 
