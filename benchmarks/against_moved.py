@@ -84,9 +84,15 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--work", type=Path, required=True, help="where trained networks are kept")
     made.add_argument("--networks", default=CHOSEN)
     options = made.parse_args(arguments)
+    names = options.networks.split(",")
+    unknown = [name for name in names if name not in CHOSEN.split(",")]
+    if unknown:
+        made.error(f"no such network: {', '.join(unknown)}; there are {CHOSEN}")
+    if not options.data.is_dir():
+        made.error(f"{options.data}: no such folder")
     torch.set_num_threads(1)
     report = Report("noise in unused directions, and everything moved", options.json)
-    for name in options.networks.split(","):
+    for name in names:
         measure(report, name, options)
     return report.finish()
 

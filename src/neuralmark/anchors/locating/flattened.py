@@ -24,8 +24,9 @@ PIECE = 1024
 """Weights of a tensor that are looked for."""
 LEAST = 256
 """A tensor of fewer weights is not looked for: its like is found by chance."""
-MOST = 0.75
-"""A tensor of several axes that holds this share of a suspect is taken for a vector too."""
+MOST, FEW = 0.75, 3
+"""A tensor of several axes that holds this share of a suspect is taken for a vector too, where the
+suspect has so few tensors at most."""
 MOST_WORK = 1 << 30
 """Places that pieces are held against, at most: half a minute. Of longer vectors, and of more
 tensors, only what lies where the original's tensors would lie is found."""
@@ -102,7 +103,7 @@ def _vectors(quest: Quest, least: int) -> Iterator[LongVector]:
     for name, shape in shapes.items():
         size = size_of(shape)
         plain = size == max(shape)
-        if size >= max(least, LEAST) and (plain or (size >= most and len(shapes) < 4)):
+        if size >= max(least, LEAST) and (plain or (size >= most and len(shapes) <= FEW)):
             view: View = Stored(name)
             yield LongVector(view if len(shape) == 1 else Shaped(view, (size,)), size)
 
