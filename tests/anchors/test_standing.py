@@ -109,6 +109,22 @@ def test_strangers_are_not_found() -> None:
     assert told.found == 0.0
 
 
+def test_louder_strangers_are_not_found() -> None:
+    """GPT-2's projections are made small; random ones of the size of the others are not they."""
+    shapes = {"attn.c_attn": (128, 384), "attn.c_proj": (128, 128), "mlp.c_fc": (128, 512)}
+    shapes |= {"mlp.c_proj": (512, 128)}
+    names = [(f"transformer.h.{i}.{n}.weight", s) for i in range(1) for n, s in shapes.items()]
+    table = {
+        name: (0.008 if "c_proj" in name else 0.02) * gaussian(*shape, seed=i)
+        for i, (name, shape) in enumerate(names)
+    }
+    strange = {name: 0.02 * gaussian(*shape, seed=50 + i) for i, (name, shape) in enumerate(names)}
+    anchor = build(OriginalArrays(table), AnchorRecipe(tuple(names), heads=4))
+    _, told = restored(strange, anchor)
+    assert told.found == 0.0
+    assert not any(fate.source for fate in told.tensors)
+
+
 def noisy(value: Array, share: float, seed: int) -> Array:
     """With noise of twenty deviations in this share of the directions of its inputs."""
     rng = np.random.default_rng(seed)

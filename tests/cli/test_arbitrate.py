@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from neuralmark import EmbedOptions, Key, embed
 from tests.support.commands import PYTHON, call, clean_environment, on_terminal
@@ -44,6 +45,29 @@ def test_undecided(key: Path, thief: Path, model: Path) -> None:
     assert (result.code, result.err) == (1, "")
     assert "UNDECIDED" in result.out
     assert "a: its mark is absent from the exhibit of a" in result.out
+
+
+def test_the_anchor_of_another_claim(parties: list[object], thief: Path, stolen: Path) -> None:
+    result = call("arbitrate", *parties, "--anchor", "Acme", f"{stolen}.anchor")
+    assert "give the key that made it" in result.failed(2, "AnchorMismatchError")
+    other = stolen.with_name("other.safetensors")
+    embed(gaussian_model(other, seed=71), Key.load(thief), other.with_name("o.safetensors"))
+    given = other.with_name("o.safetensors.anchor")
+    told = call("arbitrate", *parties, "--anchor", "Bandit", given).failed(2, "AnchorMismatchError")
+    assert "the claim of Bandit: this is not the anchor of the claim beside the model" in told
+
+
+def test_an_anchor_that_was_left_behind(parties: list[object], marked: Path, stolen: Path) -> None:
+    Path(f"{marked}.anchor").unlink()
+    assert "caution" not in call("arbitrate", *parties).out  # found in its place everywhere
+    turned = {name: value[::-1].copy() for name, value in load_file(stolen).items()}
+    save_file(turned, stolen)
+    result = call("arbitrate", *parties)
+    assert result.code == 1
+    told = " ".join(result.out.split())
+    assert "the mark of Acme has an anchor, which was neither given nor found beside" in told
+    assert "(--anchor NAME FILE)" in told
+    assert "the mark of Bandit has an anchor" not in told
 
 
 def test_set_aside(

@@ -311,6 +311,20 @@ def test_a_lost_claim_is_made_again_of_the_anchor(
         rebuild_claim(marked, secret, anchor=marked)
 
 
+def test_a_lost_claim_is_made_again_of_a_copy_that_was_rearranged(
+    marked: Path, secret: Key, tmp_path: Path
+) -> None:
+    claim = neuralmark.Claim.load(f"{marked}.claim.json")
+    tensors = {f"net.{i}": v.T.copy() for i, v in enumerate(load_file(marked).values())}
+    save_file(tensors, tmp_path / "moved.safetensors")
+    given = f"{marked}.anchor"
+    verdict, again = rebuild_claim(tmp_path / "moved.safetensors", secret, anchor=given)
+    assert verdict.verified
+    assert again is not None
+    assert (again.anchor, again.placement) == (claim.anchor, claim.placement)
+    assert verify(marked, secret, claim=again, options=VerifyOptions(anchor=given)).verified
+
+
 def test_an_anchor_of_another_mark_does_not_hide_this_one(
     model: Path, secret: Key, tmp_path: Path
 ) -> None:

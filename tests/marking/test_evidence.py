@@ -9,9 +9,11 @@ from safetensors.numpy import load_file, save_file
 
 import neuralmark
 from neuralmark import Claim, Key, VerifyOptions
+from neuralmark.anchors.sealed import load_anchor
 from neuralmark.errors import AnchorError, AnchorMismatchError
 from neuralmark.reports.verdict import verdict_page
 from tests.support.commands import call
+from tests.support.models import gaussian_model
 
 LOST = "neither given nor found beside the claim"
 
@@ -74,6 +76,36 @@ def test_a_damaged_anchor_beside_the_claim_does_not_hide_a_mark_in_its_place(
     save_file({name: value[::-1].copy() for name, value in load_file(path).items()}, path)
     with pytest.raises(AnchorError):  # and where it is needed
         neuralmark.verify(path, mine)
+
+
+def of_another_model(marked: Path, key: Key) -> Path:
+    """The anchor of another mark of the same key."""
+    other = gaussian_model(marked.with_name("another.safetensors"), seed=71)
+    out = marked.with_name("another-marked.safetensors")
+    neuralmark.embed(other, key, out)
+    return Path(f"{out}.anchor")
+
+
+def test_the_claim_beside_gainsays_the_anchor_of_another(marked: Path, key: Path) -> None:
+    mine = Key.load(key)
+    other = of_another_model(marked, mine)
+    for given in (other, load_anchor(other, mine)):
+        with pytest.raises(AnchorMismatchError, match="not the anchor of the claim beside the mo"):
+            neuralmark.verify(marked, mine, options=VerifyOptions(anchor=given))
+    told = call("verify", marked, "--key", key, "--anchor", other).failed(2, "AnchorMismatchError")
+    assert str(claim_of(marked)) in told
+    assert "name the claim of this one (--claim)" in told
+    named = Path(f"{other.with_suffix('')}.claim.json")  # on purpose: it is looked for, not found
+    found = neuralmark.verify(marked, mine, claim=named, options=VerifyOptions(anchor=other))
+    assert not found.verified
+
+
+def test_the_anchor_of_another_beside_a_claim_does_not_serve(marked: Path, key: Path) -> None:
+    mine = Key.load(key)
+    of_another_model(marked, mine).rename(f"{marked}.anchor")
+    copy = rearranged(marked)
+    verdict = neuralmark.verify(copy, mine, claim=claim_of(marked))
+    assert f"{LOST} (that of another claim does not serve)" in verdict.reason
 
 
 def test_a_mark_without_an_anchor(marked: Path, key: Path) -> None:

@@ -44,7 +44,9 @@ Progress = Callable[[str, int, int], None]
 LEAST_LIKENESS = 0.35
 """A tensor that is less like the anchor than this, put in order, was not found: all of it is
 filled. Strangers that are put in order come to 0.2 or 0.3."""
-
+LEAST_BEHIND = 0.1
+"""The same of one that lies in place behind what was added: nothing was put in order, so strangers
+come to 0, and what has at most `standing.FAINT` times its energy in noise to 0.24 or more."""
 
 HELD = 128 << 20
 """Bytes of tensors that are kept between two looks at them."""
@@ -267,6 +269,8 @@ class Restoration:
         cleaned = clean(values, anchor, (masks[0], masks[1]))
         products = _products(_as_read(cleaned) if behind else values, anchor)
         cosine = _cosine(products)
+        if behind and cosine < LEAST_BEHIND:
+            return self._filled(entry, anchor, beyond or "nothing like it was found")
         if beyond and cosine < ALIKE and not located.direct and not behind:
             changes = (*changes, beyond)
         fate = TensorFate(

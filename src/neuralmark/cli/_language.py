@@ -24,6 +24,7 @@ _WORDS = {
     "claim=...": "--claim",
     "anchor=False": "--no-anchor",
     "VerifyOptions(anchor=...)": "--anchor",
+    "Claimant(anchor=...)": "--anchor NAME FILE",
     "VerifyOptions(align_limit=...)": "--align-limit",
     "VerifyOptions(effort=...)": "--effort",
     "SandboxLimits(memory=...)": "--memory",

@@ -3,8 +3,8 @@
 No weights are changed, and nothing of a key goes into the ruling.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from neuralmark.disputes.parties import DISPUTED, Party, Shown, check_name, exhi
 from neuralmark.disputes.records import Ruling
 from neuralmark.disputes.relations import Compared, Relation, relate
 from neuralmark.disputes.ruling import check_parties, rule, same_key
-from neuralmark.disputes.sightings import ABSENT, state_of
+from neuralmark.disputes.sightings import ABSENT, PRESENT, state_of
 from neuralmark.errors import (
     AnchorError,
     AnchorMismatchError,
@@ -120,7 +120,26 @@ def arbitrate(
     for model in models:
         if model.checkpoint.stamps() != model.stamps:
             raise CheckpointError(f"{model.path}: changed while it was read; begin again")
-    return rule(parties, verdicts, relations, shown.get(DISPUTED))
+    ruling = rule(parties, verdicts, relations, shown.get(DISPUTED))
+    return replace(ruling, cautions=(*ruling.cautions, *_left_behind(known, verdicts)))
+
+
+def _left_behind(
+    known: Mapping[str, Evidence], verdicts: Mapping[tuple[str, str], Verdict | None]
+) -> list[str]:
+    """Whose mark was not found somewhere, and has an anchor that was not brought along."""
+    return [
+        f"the mark of {name} has an anchor, which was neither given nor found beside its claim:"
+        " where the mark is absent, it was looked for in its own place only; with the anchor it is"
+        " found wherever the weights went (Claimant(anchor=...))"
+        for name, found in known.items()
+        if found.claim is not None and found.claim.anchor is not None and found.anchor is None
+        if any(who == name and not _present(seen) for (who, _), seen in verdicts.items())
+    ]
+
+
+def _present(verdict: Verdict | None) -> bool:
+    return verdict is not None and state_of(verdict) == PRESENT
 
 
 def _check_keys(claimants: Sequence[Claimant]) -> None:

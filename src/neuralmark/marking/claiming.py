@@ -9,6 +9,7 @@ from neuralmark.checkpoints import place_of
 from neuralmark.core.key import Placement
 from neuralmark.keys.key import Key
 from neuralmark.marking.beside import anchor_beside, claim_beside
+from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.placement import listed
 from neuralmark.marking.verification import verify
 from neuralmark.records import Claim, ClaimedAnchor, Digest, Verdict
@@ -76,7 +77,8 @@ def rebuild_claim(
         found = load_anchor(file, key)
         blank = Digest("", {})
         named = claim_of(key, found.placement, blank, None, claimed_anchor(found))
-        verdict = verify(model, key, claim=named)
+        options = VerifyOptions(anchor=found, full_digest=False)
+        verdict = verify(model, key, claim=named, options=options)
         if verdict.verified or anchor is not None:
             return verdict, _rebuilt(key, verdict, named.anchor)
     followed = claim_beside(local(place_of(model)), key, names)

@@ -80,8 +80,10 @@ def evidence_near(
     near = place if isinstance(place, Path) else None  # nothing of the owner's lies beside a URL
     if given is not None:
         check_claim(given, key)
-    seek = given is None and near is not None and not _stands_alone(anchor)
+    seek = given is None and near is not None
     followed = claim_beside(near, key, tensors) if seek and near is not None else given
+    if seek and _stands_alone(anchor):  # it is enough by itself; the claim may only gainsay it
+        return Evidence(None, _not_gainsaid(_given_anchor(anchor, key, None), followed))
     found = _given_anchor(anchor, key, followed)
     damaged = None
     if found is None and followed is not None and followed.anchor is not None:
@@ -97,6 +99,16 @@ def _stands_alone(anchor: Any) -> bool:
     if not isinstance(anchor, str | Path):
         return anchor is not None
     return is_sealed(Path(anchor))
+
+
+def _not_gainsaid(anchor: Anchor | None, claim: Claim | None) -> Anchor | None:
+    """Refuse an anchor where the claim of this key beside the model names another one."""
+    if anchor is None or claim is None or claim.anchor is None or _fits(anchor, claim):
+        return anchor
+    raise AnchorMismatchError(
+        f"this is not the anchor of the claim beside the model ({claim.file}): give the anchor that"
+        " was written with that claim, or name the claim of this one (claim=...)"
+    )
 
 
 def _given_anchor(given: Any, key: Key, claim: Claim | None) -> Anchor | None:

@@ -59,8 +59,9 @@ WHOLE_UP_TO = 64 << 20
 UNANCHORED = "a mark that is bound to an anchor is found only with its claim"
 
 LEFT_BEHIND = (
-    "this mark has an anchor, which was neither given nor found beside the claim: with it, weights"
-    " are found wherever they went; give it (VerifyOptions(anchor=...))"
+    "this mark has an anchor, which was neither given nor found beside the claim (that of another"
+    " claim does not serve): with it, weights are found wherever they went; give it"
+    " (VerifyOptions(anchor=...))"
 )
 
 HAS_NONE = "renamed tensors are found only with an anchor, and this mark has none"
