@@ -78,7 +78,9 @@ def test_one_broken_tensor_costs_no_search() -> None:
     fates = {each.fate.name: each for each in found.tensors}
     assert fates["layer1.weight"].fate.changes == ("it holds NaN or infinity",)
     assert fates["layer1.weight"].score == 0
-    assert found.score > 0.9
+    assert found.score > 0.99
+    assert 0.8 < found.compared < 1
+    assert found.least_score < found.score
     assert not any("in order" in what for what in said)
 
 
@@ -163,3 +165,42 @@ def test_moves_that_do_not_fit_are_no_likeness() -> None:
         located = Located(Stored("a"), 0.0, direct=False)
         found = lineage._Placed.of(value, value, located, Aligned(moves, (), 1.0))
         assert (found.likeness, found.found) == (0.0, 0.0)
+
+
+def test_what_is_too_large_to_align_is_not_unlike() -> None:
+    rng = np.random.default_rng(0)
+    one = {f"a{i}.weight": rng.standard_normal((40, 40)).astype(np.float32) for i in range(9)}
+    one["head.weight"] = rng.standard_normal((30, 40)).astype(np.float32)
+    other = rearranged(one) | {"head.weight": one["head.weight"]}
+    found = neuralmark.lineage(one, other, options=AlignOptions(limit=100))
+    large = [each for each in found.tensors if not each.compared]
+    assert len(large) == 9  # not only those that are tried before searches are given up
+    for each in large:
+        assert each.fate.changes == ("too large to align: raise align_limit to 1600",)
+    assert 0 < found.compared < 0.1
+    assert (found.related, found.decided) == (False, False)
+    assert "9 too large to align (raise align_limit to 1600)" in str(found)
+    assert Lineage.from_dict(found.to_dict()) == found
+    raised = neuralmark.lineage(one, other, options=AlignOptions(limit=1600))
+    assert raised.related
+    assert raised.compared == 1
+
+
+@pytest.mark.parametrize("prefix", ["", "other."])
+def test_a_model_full_of_nan_is_not_unlike(prefix: str) -> None:
+    table = model(0)
+    broken = {prefix + n: np.full_like(v, np.nan) for n, v in table.items()}
+    for one, two in ((table, broken), (broken, table)):
+        found = neuralmark.lineage(one, two)
+        assert (found.compared, found.related, found.decided) == (0, False, False)
+        assert "5 with NaN or infinity" in found.hindrance
+
+
+def test_zeros_are_not_compared() -> None:
+    zeros = {n: np.zeros_like(v) for n, v in model(0).items()}
+    found = neuralmark.lineage(zeros, zeros)
+    assert [each.fate.changes for each in found.tensors] == [("it is all zeros",)] * 5
+    assert not found.decided
+    assert neuralmark.lineage(
+        model(0), zeros
+    ).decided  # other weights, and nothing like the first's

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from neuralmark import EmbedOptions, Key, attacks, embed
+from neuralmark import EmbedOptions, Key, attacks, embed, verify
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import AnchorRecipe, build
 from neuralmark.anchors.originals import OriginalArrays
@@ -21,6 +21,7 @@ from neuralmark.attacks.forge_random import ForgeRandom
 from neuralmark.attacks.merge import Merge
 from neuralmark.attacks.narrow import Narrow
 from neuralmark.attacks.noise import Noise
+from neuralmark.attacks.prune import Prune
 from neuralmark.attacks.restructure import Restructure
 from neuralmark.core import readout
 from neuralmark.core.imprint import LeastChange, goal_of
@@ -102,6 +103,21 @@ def test_where_position_is_enough_both_say_the_same() -> None:
     assert result.survived
     assert result.survived_aligned
     assert result.aligned.matched == result.after.matched
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_the_anchored_verdict_is_that_of_verify(tmp_path: Path, share: float) -> None:
+    """Rows divided by their size are read without an anchor only: never count them with one."""
+    save_file(dict(subject_of(network()).weights), tmp_path / "model.safetensors")
+    out = tmp_path / "marked.safetensors"
+    embed(tmp_path / "model.safetensors", KEY, out, EmbedOptions(tensors=NAMES))
+    result = launch(Prune(share, "structured"), out, KEY)
+    assert result.weights is not None
+    assert result.aligned is not None
+    stolen = {name: np.array(values) for name, values in result.weights.items()}
+    again = verify(stolen, KEY, claim=f"{out}.claim.json")
+    assert (result.aligned.status, result.aligned.matched) == (again.status, again.matched)
+    assert result.aligned.readings == again.readings
 
 
 def test_what_is_gone_is_gone() -> None:

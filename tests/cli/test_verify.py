@@ -287,3 +287,57 @@ def test_the_public_view(marked: Path, key: Path, tmp_path: Path) -> None:
         assert "160" in text
         assert "layer1" not in text
         assert "margin" not in text.lower().replace("margin:", "").replace("margin-", "")
+
+
+@pytest.fixture
+def deep(key: Path, tmp_path: Path) -> Path:
+    """A marked model of many layers of one size."""
+    path = tmp_path / "deep.safetensors"
+    save_file({f"{n}.weight": gaussian(96, 88 + n, seed=n) for n in range(25)}, path)
+    out = tmp_path / "deep-marked.safetensors"
+    assert call("embed", path, "--key", key, "-o", out).code == 0
+    return out
+
+
+def test_bits_of_too_few_weights_are_not_counted(deep: Path, key: Path, tmp_path: Path) -> None:
+    suspect = tmp_path / "away.safetensors"
+    save_file({"a": load_file(deep)["3.weight"]}, suspect)
+    args = ("verify", suspect, "--key", key, "--claim", f"{deep}.claim.json")
+    result = call(*args)
+    assert (result.code, result.err) == (1, "")
+    for words in (
+        "not counted: only 3.64 % of the marked weights were found; at least 5 % is asked for",
+        "none is claimed, as the bits are not counted",
+        "found:               3.64 % of the marked weights; at least 5 % is asked for",
+    ):
+        assert words in result.out
+    assert re.search(r"aligned: .* bits, not counted \(aligner version \d+, [\d.]+ s\)", result.out)
+    assert "by luck" not in result.out
+    public = call(*args, "--public").out
+    assert "not counted: too little of the marked weights was found; at least 5 %" in public
+    assert "3.64 %" not in public
+
+
+def test_bits_by_position_are_said_to_be(marked: Path, key: Path, tmp_path: Path) -> None:
+    suspect = gaussian_model(tmp_path / "stranger.safetensors", seed=99)
+    args = ("verify", suspect, "--key", key, "--claim", f"{marked}.claim.json")
+    told, shown = call(*args, "--json").json, call(*args).out
+    assert told["alignment"]["found"] < 0.05
+    by_position = told["mapping"] == "names"
+    assert ("), read by position" in shown) is by_position
+    assert ("bits, not counted: only" in shown) is not by_position
+    assert "by luck" not in shown
+
+
+def test_what_was_set_aside_is_not_nothing(deep: Path, key: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    changed = load_file(deep)
+    for name, weights in changed.items():
+        rows, columns = (rng.standard_normal((size, 2)) for size in weights.shape)
+        changed[name] = weights + (0.15 * rows @ columns.T).astype(np.float32)
+    suspect = tmp_path / "merged.safetensors"
+    save_file(changed, suspect)
+    shown = call("verify", suspect, "--key", key, "--claim", f"{deep}.claim.json").out
+    assert "set aside:           a change of rank 2" in shown
+    assert "what was done:       changed in place: see what was set aside" in shown
+    assert re.search(r"aligned: .* bits \(aligner version \d+, [\d.]+ s\)", shown)

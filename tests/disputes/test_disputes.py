@@ -17,7 +17,7 @@ from neuralmark.core import bound
 from neuralmark.disputes import Claimant, Party, Relation, Ruling, Shown, arbitrate, rule
 from neuralmark.disputes.parties import DISPUTED, exhibit_of, stated_time
 from neuralmark.disputes.relations import RELATED, Compared, correlation, pair, relate
-from neuralmark.disputes.sightings import ABSENT, PRESENT, TRACES, UNPROVEN, state_of
+from neuralmark.disputes.sightings import ABSENT, PRESENT, TRACES, UNPROVEN, Sighting, state_of
 from neuralmark.errors import (
     CheckpointError,
     ClaimMismatchError,
@@ -26,6 +26,7 @@ from neuralmark.errors import (
     RecordError,
     UnreadableError,
 )
+from neuralmark.records.alignment import Alignment
 from tests.support.checks import one_line
 from tests.support.models import QUICK, gaussian
 
@@ -520,6 +521,14 @@ def verdicts(owned: Path) -> dict[str, Verdict]:
     assert state_of(weaker(145, key_kind="raw")) == UNPROVEN
     assert state_of(weaker(85, status="unprovable")) == ABSENT
     return found
+
+
+def test_bits_that_do_not_count_are_not_held_against_the_boundary(owned: Path) -> None:
+    told = Alignment("00" * 64, 1, (), found=0.03)
+    verdict = replace(verify(owned, OWNER), status="not-verified", reason="only 3 % was found")
+    for mapping, reason in (("anchor", "only 3 % was found"), ("names", "are needed in")):
+        scarce = replace(verdict, mapping=mapping, alignment=told)  # type: ignore[arg-type]
+        assert reason in Sighting.of("owner", DISPUTED, scarce).reason
 
 
 def related(parties: list[Party], value: float = 1.0) -> list[Relation]:

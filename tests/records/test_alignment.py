@@ -56,3 +56,46 @@ def test_a_lineage_comes_back() -> None:
     told = found.to_dict() | {"score": 0.99}
     with pytest.raises(RecordError, match="contradicts"):
         Lineage.from_dict(told)
+
+
+def partly(alike: float, share: int, changes: tuple[str, ...]) -> Lineage:
+    """A lineage of which only so many percent of the weights could be compared."""
+    compared = Kinship(TensorFate("a", "b", 0.0, alike, 1.0), share)
+    return Lineage(
+        "one", "two", (compared, Kinship(TensorFate("c", "", 0, 0, 0, changes), 100 - share))
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("it holds NaN or infinity",),
+        ("it is all zeros",),
+        ("renamed", "too large to align: raise align_limit to 9"),
+    ],
+)
+def test_what_could_not_be_compared_is_not_unlike(changes: tuple[str, ...]) -> None:
+    half = partly(0.15, 50, changes)
+    assert (half.score, half.least_score, half.compared) == (0.15, 0.075, 0.5)
+    assert (half.related, half.decided) == (True, True)
+    assert "50% of these compared" in str(half)
+    stranger = partly(0.0, 50, changes)
+    assert (stranger.related, stranger.decided) == (False, True)
+    less = partly(0.15, 49, changes)
+    assert less.score == less.least_score == pytest.approx(0.0735)
+    assert (less.related, less.decided) == (False, False)
+    assert str(less).startswith("could not be compared: of 2 tensors 1 ")
+    clear = partly(0.5, 49, changes)  # alike enough, whatever the rest may be
+    assert (clear.related, clear.decided) == (True, True)
+    for found in (half, stranger, less, clear):
+        told = found.to_dict()
+        assert told["compared"] == found.compared
+        assert ("undecided" in told) is not found.decided
+        assert Lineage.from_dict(told) == found
+
+
+def test_what_was_not_found_is_unlike() -> None:
+    found = partly(0.0, 10, ("not found",))
+    assert (found.compared, found.decided) == (1, True)
+    assert not {"compared", "undecided"} & set(found.to_dict())
+    assert not Lineage("one", "two", ()).decided

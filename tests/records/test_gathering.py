@@ -3,7 +3,7 @@
 import pytest
 
 from neuralmark.records import Alignment, TensorFate
-from neuralmark.records.gathering import gathered_changes, gathered_notes, where
+from neuralmark.records.gathering import gathered_changes, gathered_notes, where, with_asides
 
 
 def told(*notes: str) -> list[str]:
@@ -48,3 +48,36 @@ def test_changes_of_one_kind_are_counted_together() -> None:
 def test_where() -> None:
     assert where(["h.3.a", "h.3.b"]) == "in 2 tensors of layer 3"
     assert where(["a", "b"]) == "in 2 tensors from a to b"
+
+
+def test_channels_that_were_not_matched_are_counted_together() -> None:
+    changes = ("1 channel not matched", "3 channels not matched")
+    fates = [TensorFate("n", "n", 0.0, 1.0, 1.0, (each,)) for each in changes]
+    assert gathered_changes(fates) == [("channels not matched", 2)]
+
+
+@pytest.mark.parametrize(
+    ("notes", "brief"),
+    [
+        (("a change of rank 4 was set aside",), ("a change of rank 4 set aside",)),
+        (("1 outlier was set aside",), ("1 outlier set aside",)),
+        (
+            ("50 % of the weights are zeros and were not read", "7 outliers were set aside"),
+            ("7 outliers set aside", "50 % zeros not read"),
+        ),
+        (
+            ("rows with more change than others count less",
+             "what the suspect differs by is 0.7 times the anchor"),
+            ("differs by 0.7 times the anchor",),
+        ),
+        ((), ()),
+    ],
+)  # fmt: skip
+def test_what_was_set_aside_stands_among_the_changes(
+    notes: tuple[str, ...], brief: tuple[str, ...]
+) -> None:
+    fates = tuple(TensorFate(n, n, 0.5, 0.9, 1.0, ("renamed",)) for n in ("a", "b"))
+    told = Alignment("00", 1, fates, notes=tuple(f"b: {note}" for note in notes))
+    first, second = with_asides(told)
+    assert first == fates[0]
+    assert second.changes == ("renamed", *brief)

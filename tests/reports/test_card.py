@@ -9,6 +9,7 @@ import pytest
 from neuralmark import Key, embed, verify
 from neuralmark.attacks.contract import AttackKind
 from neuralmark.attacks.engine.card import Before, Card, CardPoint, CardRow, PointStatus, Skipped
+from neuralmark.cli import _attacked
 from neuralmark.records import Status
 from neuralmark.reports.card import card_page
 from neuralmark.reports.sweeps import picture_of
@@ -252,3 +253,21 @@ def test_bars_with_the_anchor() -> None:
     drawn = picture_of("a", [bare], 160, 150)
     assert "x: 90" in drawn
     assert "x, with the anchor: 158" in drawn
+
+
+def test_where_the_anchor_flips_sooner_it_is_said_why(
+    card: Card, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sooner = row("prune", both(0.5, 155, 148), both(0.6, 140, 139))
+    later = row("prune", both(0.5, 140, 155), both(0.6, 139, 140))
+    never = row("prune", both(0.5, 155, 140))
+    assert [each.sooner_anchored for each in (sooner, later, never)] == [True, False, True]
+    assert not card.rows[0].sooner_anchored
+    pages = [card_page(replace(card, rows=(each,))) for each in (sooner, later)]
+    assert ["divided by its size" in " ".join(page.split()) for page in pages] == [True, False]
+    assert all("(where they lie, else put back in order)" in " ".join(p.split()) for p in pages)
+    for each, said in ((sooner, True), (later, False)):
+        _attacked.card(replace(card, rows=(each,)))
+        shown = capsys.readouterr().out
+        assert "the verdict flips in 1 of 1 sweeps without the anchor, in 1 of 1 with it" in shown
+        assert ("sooner with it in 1: it reads no rows divided by their size" in shown) is said

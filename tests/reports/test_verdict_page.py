@@ -13,7 +13,19 @@ from neuralmark.core import bound
 from neuralmark.core.key import Parameters
 from neuralmark.errors import RecordError
 from neuralmark.marking.judging import RAW_REASON
-from neuralmark.records import PUBLIC, Coverage, Digest, Gap, Histogram, TensorRead, Verdict
+from neuralmark.records import (
+    PUBLIC,
+    Alignment,
+    BitsRead,
+    Coverage,
+    Digest,
+    Gap,
+    Histogram,
+    PublicVerdict,
+    TensorFate,
+    TensorRead,
+    Verdict,
+)
 from neuralmark.reports.render import page, svg
 from neuralmark.reports.verdict import verdict_page
 from tests.support.pages import HOSTILE, read
@@ -301,3 +313,57 @@ def test_a_line_plot_names_its_lines() -> None:
     assert "boundary" in words
     read(svg.line_plot([], ("x", "y"), "nothing"))
     read(svg.line_plot([svg.Series("a point", [(1, 1)])], ("x", "y"), "one point"))
+
+
+def scarce(found: float = 0.037, **changes: object) -> Verdict:
+    """A verdict on so little of the marked weights that its bits, though enough, do not count."""
+    fate = TensorFate("layer.weight", "a", 0.9, 0.99, found, ("renamed",))
+    given: dict[str, object] = {
+        "status": "not-verified",
+        "mapping": "anchor",
+        "readings": (BitsRead("position", None, "too few"), BitsRead("aligned", 244)),
+        "alignment": Alignment("ab" * 64, 1, (fate,), found=found),
+        "certified_radius": None,
+        "certified_radius_relative": None,
+    }
+    cells = np.arange(256) < 244
+    return verdict_of(cells, **(given | changes))
+
+
+def test_bits_that_do_not_count_look_like_no_proof() -> None:
+    verdict = scarce()
+    public = PublicVerdict.from_dict(verdict.public_dict())
+    pages = verdict_page(verdict), verdict_page(verdict, public=True), verdict_page(public)
+    for words in (read(markup).text for markup in pages):
+        assert "the bits are not counted, whatever their number: at least 5 %" in words
+        assert "244, not counted" in words
+        assert "No chance of error is claimed" in words
+        assert "falls short" not in words
+        assert "coin tosses" not in words
+    assert "244 of 256 bits, not counted" in read(pages[0]).text
+    assert "do not count: too little of the marked weights" in str(verdict)
+    assert "2^-" not in str(verdict)
+    assert "do not count" in verdict._repr_html_()
+
+
+def test_bits_that_were_read_by_position_count() -> None:
+    cells = np.arange(256) < 133
+    placed = replace(scarce(0.0), mapping="names", matched=133)
+    placed = replace(placed, margin_histogram=verdict_of(cells).margin_histogram)
+    words = read(verdict_page(placed)).text
+    assert "falls short of what a proof needs" in words
+    assert "133, not counted" not in words
+    assert "do not count" not in str(placed)
+    unreadable = read(verdict_page(scarce(status="unreadable"))).text
+    assert "could not be read" in unreadable
+    assert "No chance of error is claimed" in unreadable
+
+
+def test_what_was_set_aside_is_told_of_each_tensor() -> None:
+    fate = TensorFate("layer.weight", "layer.weight", 0.53, 0.99, 1.0)
+    notes = ("layer.weight: a change of rank 4 was set aside",)
+    told = Alignment("ab" * 64, 1, (fate,), found=1.0, notes=notes)
+    markup = verdict_page(scarce(status="verified", alignment=told))
+    assert markup.count("a change of rank 4 set aside") == 2  # in the picture and in the table
+    assert "unchanged" not in markup
+    assert "<td>nothing</td>" not in markup

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuralmark.anchors.aligning import align_apart, align_together
-from neuralmark.anchors.aligning.contract import Aligned
+from neuralmark.anchors.aligning.contract import Aligned, too_large
 from neuralmark.anchors.anchor import MARKED, PARTNER, Anchor, AnchorEntry, Skeleton
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.factors import DRAWN_IN, rescaled
@@ -36,8 +36,8 @@ from neuralmark.anchors.refinding import (
 from neuralmark.anchors.resembling import resemblance, turned
 from neuralmark.anchors.restoring import Progress, sought_names
 from neuralmark.core.names import canonical_name
-from neuralmark.records.alignment import TensorFate
-from neuralmark.records.lineage import NOT_LOOKED_FOR, Kinship
+from neuralmark.records.alignment import TOO_LARGE, TensorFate
+from neuralmark.records.lineage import ALL_ZEROS, NOT_FINITE, NOT_LOOKED_FOR, Kinship
 from neuralmark.structures.structure import Array, Indices, Weights
 
 LEAST_SIZE = 1000
@@ -54,7 +54,7 @@ TAUGHT = 0.6
 """The least chance of a tensor that was rotated. Trainings on the same text give tokens much the
 same places up to a rotation: embeddings of strangers come to 0.39, of positions to 0.47."""
 
-NOT_FOUND, NOT_FINITE = "not found", "it holds NaN or infinity"
+NOT_FOUND = "not found"
 
 
 def kinships(
@@ -143,7 +143,10 @@ class _Search:
         located = self._by_name(locate(other, anchor, progress=tell))
         views = LocatedWeights(other, located)
         self._broken = {n for n in located if not np.isfinite(views[n]).all()}
-        self._located = {n: found for n, found in located.items() if n not in self._broken}
+        self._blank: set[str] = set()
+        self._look_at_the_first(located)
+        left_out = self._broken | self._blank
+        self._located = {n: found for n, found in located.items() if n not in left_out}
         self._views = LocatedWeights(other, self._located)
 
     def _by_name(self, located: Mapping[str, Located]) -> dict[str, Located]:
@@ -160,6 +163,22 @@ class _Search:
             ):
                 chosen[name] = Located(Stored(own), 0.0, direct=False)
         return chosen
+
+    def _look_at_the_first(self, located: Mapping[str, Located]) -> None:
+        """Note which tensors hold nothing to compare, or lie in what is not finite."""
+        for name in self._names:
+            values = self._anchor[name]
+            if not np.isfinite(values).all():
+                self._broken.add(name)
+            elif not values.any():
+                self._blank.add(name)
+        used = {each for found in located.values() for each in found.view.stored()}
+        spare = {name: shape for name, shape in self._other.shapes.items() if name not in used}
+        for name in set(self._names) - set(located):
+            shape = self._anchor.entry(name).shape
+            near = [each for each, found in spare.items() if found == shape]
+            if any(not np.isfinite(self._other[each]).all() for each in near):
+                self._broken.add(name)
 
     def told(self) -> tuple[Kinship, ...]:
         """What became of every tensor, also of those that were not looked for."""
@@ -192,6 +211,9 @@ class _Search:
         spent = 0
         for number, name in enumerate(sorted(names, key=lambda each: _work(shapes[each]))):
             work, done = _work(shapes[name]), name in found and found[name].cosine >= ENOUGH
+            if name not in found and self._beyond(name):
+                found[name] = Aligned.absent(shapes[name], TOO_LARGE)
+                continue
             if done or vain[shapes[name]] >= most or (spent and spent + work > MOST_WORK):
                 continue
             self._tell(f"{what}putting {name} in order", number, len(names))
@@ -264,11 +286,22 @@ class _Search:
                 likeness=_short(each.located.cosine),
                 restored=_short(each.likeness),
                 found=_short(each.found),
-                changes=each.changes,
+                changes=self._with_limit(name, each),
             )
         why = NOT_FINITE if name in self._broken else NOT_FOUND
+        why = ALL_ZEROS if name in self._blank else why
         why = why if name in self._names else NOT_LOOKED_FOR
         return TensorFate(name, "", 0.0, 0.0, 0.0, (why,))
+
+    def _with_limit(self, name: str, placed: _Placed) -> tuple[str, ...]:
+        """What was done to a tensor; where it was too large to align, the limit that it needs."""
+        needed = self._beyond(name) or TOO_LARGE
+        return tuple(needed if change == TOO_LARGE else change for change in placed.changes)
+
+    def _beyond(self, name: str) -> str:
+        """What to say of a tensor that is too large to align; empty where it is not."""
+        shape = self._located[name].view.shape(self._other.shapes)
+        return too_large(shape, self._anchor.entry(name).shape, self._options.limit)
 
 
 class Strangers(Mapping[str, Array]):

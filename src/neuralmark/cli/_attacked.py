@@ -223,7 +223,9 @@ def _flips(card: "Card") -> str:
         return told
     aligned = [row for each in card.removals if (row := each.aligned) is not None]
     lost = sum(row.flipped is not None for row in aligned)
-    return f"{told} without the anchor, in {lost} of {len(aligned)} with it"
+    sooner = sum(row.sooner_anchored for row in card.removals)
+    why = f"; sooner with it in {sooner}: it reads no rows divided by their size" if sooner else ""
+    return f"{told} without the anchor, in {lost} of {len(aligned)} with it{why}"
 
 
 def _tables(card: "Card") -> None:

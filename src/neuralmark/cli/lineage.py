@@ -7,6 +7,7 @@ import click
 
 from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
+from neuralmark.cli._language import in_options
 
 if TYPE_CHECKING:
     from neuralmark.records import Kinship, Lineage
@@ -48,7 +49,8 @@ def command(
     Permuted, rescaled, rotated, renamed, fused: none of it hides a relation. The score is 0 for
     models trained apart and 1 for the same weights. It is a sign of descent, not of ownership, and
     has no exact bound: for that, verify a key. Models of a million weights take some ten seconds,
-    a plain copy less than one. Exit code 0: related; 1: no sign of it.
+    a plain copy less than one. Exit code 0: related; 1: no sign of it; 3: less than half of the
+    weights could be compared, and no relation shows in these.
     """
     from neuralmark.anchors.effort import AlignOptions
     from neuralmark.api import lineage
@@ -68,33 +70,37 @@ def command(
         output.as_json(found.to_dict())
     else:
         _show(found)
-    ctx.exit(0 if found.related else 1)
+    ctx.exit(0 if found.related else 1 if found.decided else 3)
 
 
 def _show(found: "Lineage") -> None:
     from neuralmark.records import RELATED_SCORE
 
+    score = f"{found.score:.3f} ({RELATED_SCORE:g} or more is related; 1 is the same)"
     rows = [
         ("model", found.model),
         ("other", found.other),
-        ("score", f"{found.score:.3f} ({RELATED_SCORE:g} or more is related; 1 is the same)"),
+        ("score", score if found.decided else "none: too little could be compared"),
         ("means", "descent, not ownership; no exact bound (a key gives both)"),
     ]
     if found.looked_at < 1:
         rows.append(
             ("looked for", f"{found.looked_at:.1%} of the weights (--effort); only these count")
         )
+    if found.compared < 1:
+        why = in_options(found.hindrance)
+        rows.append(("compared", f"{found.compared:.1%} of the weights; {why}"))
     ranked = sorted(found.tensors, key=lambda each: -each.weights)
     rows += [(each.fate.name, _told(each)) for each in ranked[:MOST_SHOWN]]
     if len(ranked) > MOST_SHOWN:
         rows.append(("", f"and {len(ranked) - MOST_SHOWN} smaller ones (--json has all)"))
     title = "RELATED" if found.related else "NO SIGN OF A RELATION"
-    output.panel(title, rows, good=found.related)
+    output.panel(title if found.decided else "COULD NOT BE COMPARED", rows, good=found.related)
 
 
 def _told(each: "Kinship") -> str:
     fate = each.fate
-    if not fate.source:
-        return ", ".join(fate.changes) or "not found"
+    if not fate.source or not each.compared:
+        return in_options(", ".join(fate.changes)) or "not found"
     done = ", ".join(fate.changes[:3]) or "unchanged"
     return f"{fate.restored:.3f} alike (by chance {each.chance:.3f}): {done}"

@@ -9,7 +9,7 @@ from neuralmark.cli import _options as options
 from neuralmark.cli import _output as output
 
 if TYPE_CHECKING:
-    from neuralmark.records import Alignment, Verdict
+    from neuralmark.records import Alignment, BitsRead, Verdict
     from neuralmark.storage.places import Place
 
 TITLES = {
@@ -155,6 +155,8 @@ def command(
 def _chance(verdict: "Verdict") -> str:
     if verdict.key_kind != "native":
         return "no bound: this key was chosen freely, and may have been chosen to fit"
+    if not verdict.bits_counted:
+        return "none is claimed, as the bits are not counted"
     chance = output.power_of_two(verdict.bound_log2)
     if chance == "1":
         return "no bound: " + ("luck gives as many bits" if verdict.trials else "nothing was read")
@@ -175,15 +177,30 @@ def _readings(verdict: "Verdict") -> list[tuple[str, str]]:
     rows = []
     for reading in verdict.readings:
         name = {"position": "by position", "aligned": "aligned"}[reading.kind]
-        bits = f"{reading.matched} of {verdict.bits} bits"
+        bits = f"{reading.matched} of {verdict.bits} bits{_aligner(reading, verdict.alignment)}"
         rows.append((name, reading.why if reading.matched is None else bits))
     told = verdict.alignment
     if told is not None:
-        rows.append(("found", f"{output.percent(told.found)} of the marked weights"))
+        rows.append(("found", f"{output.percent(told.found)} of the marked weights{_least(told)}"))
         rows.append(("what was done", _done(told)))
         rows.append(("likeness", f"{told.likeness:.4f} (a sign of descent, not of ownership)"))
         rows += _aside(told)
     return rows
+
+
+def _aligner(reading: "BitsRead", told: "Alignment | None") -> str:
+    """Whether aligned bits count, and what put them in order, in which time."""
+    if told is None or reading.kind != "aligned":
+        return ""
+    counted = "" if told.enough else ", not counted"
+    return f"{counted} (aligner version {told.aligner}, {told.seconds:,.1f} s)"
+
+
+def _least(told: "Alignment") -> str:
+    """How much has to be found, where less was."""
+    from neuralmark.records import LEAST_FOUND
+
+    return "" if told.enough else f"; at least {output.percent(LEAST_FOUND, 0)} is asked for"
 
 
 def _done(told: "Alignment") -> str:
@@ -193,7 +210,8 @@ def _done(told: "Alignment") -> str:
     ranked = gathered_changes(told.tensors)
     more = f"; and {len(ranked) - MOST_CHANGES} more kinds" if len(ranked) > MOST_CHANGES else ""
     shown = (f"{change} ({count})" for change, count in ranked[:MOST_CHANGES])
-    return "; ".join(shown) + more or "nothing"
+    unmoved = "changed in place: see what was set aside" if told.notes else "nothing"
+    return "; ".join(shown) + more or unmoved
 
 
 def _aside(told: "Alignment") -> list[tuple[str, str]]:
@@ -214,7 +232,7 @@ def _show(verdict: "Verdict", *, public: bool) -> None:
     rows = [
         ("model", verdict.model),
         ("key", f"{verdict.fingerprint} ({verdict.key_kind})"),
-        ("matched", _matched(verdict)),
+        ("matched", _matched(verdict, public=public)),
         ("boundary", needed),
         ("chance of error", _chance(verdict)),
         ("trials", f"{verdict.trials}"),
@@ -224,11 +242,15 @@ def _show(verdict: "Verdict", *, public: bool) -> None:
     output.panel(TITLES[verdict.status], rows, good=verdict.verified)
 
 
-def _matched(verdict: "Verdict") -> str:
-    bits = f"{verdict.matched} of {verdict.bits} bits"
-    if verdict.alignment is not None and not verdict.alignment.enough:
-        return f"{bits}, by luck: too few of the marked weights were found"
-    return f"{bits} ({output.percent(verdict.rate)})"
+def _matched(verdict: "Verdict", *, public: bool) -> str:
+    bits, told = f"{verdict.matched} of {verdict.bits} bits", verdict.alignment
+    if told is None or told.enough:
+        return f"{bits} ({output.percent(verdict.rate)})"
+    if verdict.bits_counted:
+        return f"{bits} ({output.percent(verdict.rate)}), read by position"
+    share = f"only {output.percent(told.found)} of the marked weights were"
+    share = "too little of the marked weights was" if public else share
+    return f"{bits}, not counted: {share} found{_least(told)}"
 
 
 def _looked_at(verdict: "Verdict") -> str:

@@ -192,7 +192,7 @@ def _aligned_score(one: Compared, two: Compared, progress: Progress | None) -> f
     skeleton = skeleton_of(original, known, heads_of(one.checkpoint))
     ours, theirs = (CheckpointWeights(each.checkpoint) for each in (one, two))
     told, _ = kinships(ours, skeleton, theirs, None, progress)
-    return Lineage(one.label, two.label, told).score if told else None
+    return Lineage(one.label, two.label, told).least_score if told else None
 
 
 def pair(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> list[Pair]:

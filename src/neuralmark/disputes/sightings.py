@@ -88,7 +88,7 @@ def _found(verdict: Verdict) -> str:
     said = f"{verdict.matched} of {verdict.bits} bits match"
     if verdict.boundary is None:
         return f"{said}; so few bits can never go below 2^-{SECURITY_BITS}"
-    if verdict.status not in (VERIFIED, NOT_VERIFIED):
+    if verdict.status not in (VERIFIED, NOT_VERIFIED) or not verdict.bits_counted:
         return verdict.reason
     ways = f"{verdict.trials} ways" if verdict.trials > 1 else "one way"
     needed = "would have sufficed" if verdict.verified else "are needed"

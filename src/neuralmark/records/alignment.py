@@ -11,6 +11,8 @@ POSITION: Final = "position"
 ALIGNED: Final = "aligned"
 LEAST_FOUND = 0.05
 """With less of the marked weights than this, whatever the bits say is not called a match."""
+TOO_LARGE: Final = "too large to align"
+"""Begins what is said of a tensor that was not put in order, because of the limit."""
 READING_KINDS: tuple[ReadingKind, ...] = get_args(ReadingKind)
 
 

@@ -3,15 +3,20 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from neuralmark.records.alignment import Alignment, TensorFate
 
 _NUMBER = re.compile(r"\d[\d,.]*(?:e[+-]?\d+)?(?<![,.])")
 _ASIDE = re.compile(r" (?=(?:was|were) set aside$)")
+_BRIEF = re.compile(r"^(.*) (?:was|were) (?=set aside$)")
+_ZEROS = re.compile(r"(.*) of the weights are zeros and were not read$")
+_DIFFERS = re.compile(r"what the suspect differs by is (.* times the anchor)$")
 _PLURALS = {
     "dummy dropped": "dummies dropped",
     "channel missing": "channels missing",
+    "channel not matched": "channels not matched",
     "outlier was set aside": "outliers were set aside",
 }
 
@@ -47,6 +52,32 @@ def gathered_notes(told: Alignment) -> list[str]:
             words = words.replace(one, many)
         kinds.setdefault(_NUMBER.sub("#", words), []).append((name, words))
     return [_line(kind, found) for kind, found in kinds.items()]
+
+
+def with_asides(told: Alignment) -> tuple[TensorFate, ...]:
+    """What became of the tensors, with what was set aside in each among its changes.
+
+    >>> fate = TensorFate("fc.weight", "fc.weight", 0.5, 0.9, 1.0)
+    >>> notes = ("fc.weight: a change of rank 4 was set aside",)
+    >>> with_asides(Alignment("00", 1, (fate,), notes=notes))[0].changes
+    ('a change of rank 4 set aside',)
+    """
+    notes: dict[str, list[str]] = {}
+    for note in told.notes:
+        name, _, words = note.partition(": ")
+        notes.setdefault(name, []).append(words)
+    return tuple(
+        replace(fate, changes=(*fate.changes, *_asides(notes.get(fate.name, ()))))
+        for fate in told.tensors
+    )
+
+
+def _asides(notes: Sequence[str]) -> tuple[str, ...]:
+    """What was set aside, in a few words; where nothing was, by how much the tensor differs."""
+    found = tuple(_BRIEF.sub(r"\1 ", note) for note in notes if _BRIEF.search(note))
+    found += tuple(f"{zeros[1]} zeros not read" for zeros in map(_ZEROS.match, notes) if zeros)
+    differs = tuple(f"differs by {size[1]}" for size in map(_DIFFERS.match, notes) if size)
+    return found or differs
 
 
 def _line(form: str, found: Sequence[tuple[str, str]]) -> str:

@@ -1,9 +1,11 @@
 """Lineage: how alike two checkpoints are once their weights are put in the same order."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
-from neuralmark.records.alignment import TensorFate
+from neuralmark.records.alignment import TOO_LARGE, TensorFate
 from neuralmark.records.fields import Fields, Record
 from neuralmark.version import __version__
 
@@ -14,6 +16,14 @@ RELATED_SCORE = 0.1
 
 NOT_LOOKED_FOR = "not looked for"
 """Stands alone among the changes of a tensor that an effort below 1 left out."""
+
+LEAST_COMPARED = 0.5
+"""Where less of the weights could be compared than this, finding no likeness says nothing."""
+
+NOT_FINITE, ALL_ZEROS = "it holds NaN or infinity", "it is all zeros"
+"""Stand alone among the changes of a tensor that cannot be compared with anything."""
+
+_LIMIT = re.compile(rf"{TOO_LARGE}: raise align_limit to (\d+)")
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,13 @@ class Kinship:
     def looked_for(self) -> bool:
         """Whether it counts: what an effort below 1 leaves out does not."""
         return self.fate.changes != (NOT_LOOKED_FOR,)
+
+    @property
+    def compared(self) -> bool:
+        """Whether it could be compared: not what is too large to align, not finite, or nothing."""
+        if self.fate.changes in ((NOT_FINITE,), (ALL_ZEROS,)):
+            return False
+        return self.looked_for and not any(c.startswith(TOO_LARGE) for c in self.fate.changes)
 
     @property
     def score(self) -> float:
@@ -78,10 +95,47 @@ class Lineage(Record):
 
     @property
     def score(self) -> float:
-        """Mean over what was looked for, weighted by size: 0 for unrelated weights, 1 for equal."""
-        counted = [each for each in self.tensors if each.looked_for]
-        whole = sum(each.weights for each in counted)
-        return round(sum(e.score * e.weights for e in counted) / whole, 6) if whole else 0.0
+        """Mean over what was compared, weighted by size: 0 for unrelated weights, 1 for equal.
+
+        Where less than half could be compared, the rest counts as unlike.
+        """
+        if self.compared < LEAST_COMPARED:
+            return self.least_score
+        return _mean([each for each in self.tensors if each.compared])
+
+    @property
+    def least_score(self) -> float:
+        """The score if all that could not be compared were unlike."""
+        return _mean([each for each in self.tensors if each.looked_for])
+
+    @property
+    def compared(self) -> float:
+        """Share of the weights looked for that could be compared."""
+        whole = sum(each.weights for each in self.tensors if each.looked_for)
+        part = sum(each.weights for each in self.tensors if each.compared)
+        return round(part / whole, 6) if whole else 0.0
+
+    @property
+    def decided(self) -> bool:
+        """Whether it says anything: no sign of a relation is none where little was compared."""
+        return self.related or self.compared >= LEAST_COMPARED
+
+    @property
+    def hindrance(self) -> str:
+        """Why tensors could not be compared, and what to do about it; empty where all were."""
+        left = [each for each in self.tensors if each.looked_for and not each.compared]
+        if not left:
+            return "" if self.tensors else "the first model has no matrix that is large enough"
+        changes = [change for each in left for change in each.fate.changes]
+        limits = [int(found[1]) for found in map(_LIMIT.search, changes) if found]
+        beyond = sum(change.startswith(TOO_LARGE) for change in changes)
+        parts = [
+            (beyond, f"too large to align (raise align_limit to {max(limits, default=0)})"),
+            (changes.count(NOT_FINITE), "with NaN or infinity"),
+            (changes.count(ALL_ZEROS), "all zeros"),
+        ]
+        told = ", ".join(f"{count} {what}" for count, what in parts if count)
+        return f"of {len(self.tensors)} tensors {told}"
 
     @property
     def looked_at(self) -> float:
@@ -101,8 +155,11 @@ class Lineage(Record):
 
     def __str__(self) -> str:
         """One line; `to_json()` has everything."""
+        if not self.decided:
+            return f"could not be compared: {self.hindrance}"
         said = "related" if self.related else "no sign of a relation"
         part = "" if self.looked_at == 1 else f", {self.looked_at:.0%} of the weights looked for"
+        part += "" if self.compared == 1 else f", {self.compared:.0%} of these compared"
         return f"{said}: score {self.score:.3f} ({RELATED_SCORE:g} or more is related{part})"
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,6 +181,8 @@ class Lineage(Record):
             "score": self.score,
             "related": self.related,
             "limit": RELATED_SCORE,
+            **({} if self.compared == 1 else {"compared": self.compared}),
+            **({} if self.decided else {"undecided": self.hindrance}),
             "tensors": [
                 asdict(each.fate)
                 | {"changes": list(each.fate.changes)}
@@ -147,3 +206,9 @@ class Lineage(Record):
             version=given.text("version"),
             date=given.text_or_none("date"),
         )
+
+
+def _mean(counted: Sequence[Kinship]) -> float:
+    """The scores, weighted by size."""
+    whole = sum(each.weights for each in counted)
+    return round(sum(each.score * each.weights for each in counted) / whole, 6) if whole else 0.0

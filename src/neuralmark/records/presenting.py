@@ -43,16 +43,16 @@ def check_owner(owner: str | None) -> str | None:
     return owner
 
 
-def short(told: Told) -> str:
+def short(told: Told, *, counted: bool = True) -> str:
     """One line: status, bits, chance and key."""
     status = told["status"].replace("-", " ")
-    return f"{status}: {_bits(told)}{_chance(told)}; key {told['fingerprint']}"
+    return f"{status}: {_bits(told)}{_chance(told, counted=counted)}; key {told['fingerprint']}"
 
 
-def table(told: Told) -> str:
+def table(told: Told, *, counted: bool = True) -> str:
     """A small HTML table, without scripts or anything from elsewhere."""
     rows = [
-        ("matched", _bits(told) + _chance(told)),
+        ("matched", _bits(told) + _chance(told, counted=counted)),
         ("model", told["model"]),
         ("key", f"{told['fingerprint']} ({told['key_kind']})"),
         ("reason", told["reason"]),
@@ -105,7 +105,9 @@ def _bits(told: Told) -> str:
     return f"{told['matched']} of {told['bits']} bits match ({needed})"
 
 
-def _chance(told: Told) -> str:
+def _chance(told: Told, *, counted: bool) -> str:
+    if not counted:
+        return ", but do not count: too little of the marked weights was found"
     if not told["bound_holds"] or told["bound_log2"] > -0.05:
         return ""
     return f", by luck with a chance of at most 2^{told['bound_log2']:.1f}"

@@ -158,6 +158,12 @@ class Verdict(Record):
         return self.key_kind == "native"
 
     @property
+    def bits_counted(self) -> bool:
+        """Whether the bits count: not where too little of the marked weights was found."""
+        told = self.alignment if self.mapping == "anchor" else None
+        return told is None or told.enough
+
+    @property
     def unanchored(self) -> bool:
         """Whether the mark that was looked for is known to have no anchor."""
         known = self.verified or self.claim_digest is not None
@@ -213,11 +219,11 @@ class Verdict(Record):
 
     def __str__(self) -> str:
         """One line; `to_json()` has everything."""
-        return presenting.short(self.to_dict())
+        return presenting.short(self.to_dict(), counted=self.bits_counted)
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        return presenting.table(self.to_dict())
+        return presenting.table(self.to_dict(), counted=self.bits_counted)
 
     def to_dict(self) -> dict[str, Any]:
         """The whole evidence, as `neuralmark verify --json` prints it; for owner and judge.

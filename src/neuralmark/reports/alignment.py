@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from neuralmark.records import Alignment, BitsRead, TensorFate, Verdict
-from neuralmark.records.gathering import gathered_notes
+from neuralmark.records.gathering import gathered_notes, with_asides
 from neuralmark.reports.render import svg
 from neuralmark.reports.render.page import (
     code,
@@ -49,11 +49,8 @@ def alignment_section(verdict: Verdict) -> str:
         inner = "".join(_meter(reading, verdict) for reading in verdict.readings)
         said = "The mark was read where it was written, so nothing had to be put back in order."
         return section("Where the weights went", inner + paragraphs(said))
-    inner = (
-        paragraphs(_SOUND)
-        + fates_picture(told.tensors, _bits_bars(verdict))
-        + alignment_facts(told)
-    )
+    fates = with_asides(told)
+    inner = paragraphs(_SOUND) + fates_picture(fates, _bits_bars(verdict)) + alignment_facts(told)
     rows = [
         (
             code(fate.name),
@@ -63,7 +60,7 @@ def alignment_section(verdict: Verdict) -> str:
             _percent(fate.found),
             text("; ".join(fate.changes) or "nothing"),
         )
-        for fate in told.tensors
+        for fate in fates
     ]
     head = ("Tensor of the mark", "Taken from", "Alike before", "after", "Found", "What was done")
     inner += table(head, rows, name="What became of each tensor")
@@ -118,6 +115,7 @@ def _bits_row(reading: BitsRead, verdict: Verdict, top: float) -> str:
     if reading.matched is None:
         return name + svg.label(_NAMES + 8, middle + 4, words, anchor="start", kind="tiny")
     reached = verdict.boundary is not None and reading.matched >= verdict.boundary
+    reached = reached and not _uncounted(reading, verdict)
     width = _SCALE * reading.matched / verdict.bits
     place = f'x="{_NAMES}" y="{middle - 5:.1f}" width="{width:.1f}" height="10"'
     bar = f'<rect class="fill c{0 if reached else 1}" {place}/>'
@@ -128,7 +126,14 @@ def _bits_row(reading: BitsRead, verdict: Verdict, top: float) -> str:
 def _bits(reading: BitsRead, verdict: Verdict) -> str:
     if reading.matched is None:
         return f"not readable: {reading.why}"
-    return f"{reading.matched} of {verdict.bits} bits"
+    not_counted = ", not counted" if _uncounted(reading, verdict) else ""
+    return f"{reading.matched} of {verdict.bits} bits{not_counted}"
+
+
+def _uncounted(reading: BitsRead, verdict: Verdict) -> bool:
+    """Whether aligned bits do not count, because too little was found."""
+    told = verdict.alignment
+    return reading.kind == "aligned" and told is not None and not told.enough
 
 
 def as_found(fate: TensorFate) -> str:

@@ -110,8 +110,13 @@ def _table(card: Card) -> str:
     )
     if card.anchored:
         words += (
-            " Weights are read where they lie; the last two columns are read with the anchor, after"
-            " they were put back in order: where the verdict flips then, and the fewest bits."
+            " Weights are read where they lie; the last two columns are the verdict with the anchor"
+            " (where they lie, else put back in order): where it flips then, and the fewest bits."
+        )
+    if any(row.sooner_anchored for row in card.removals):
+        words += (
+            " Where it flips sooner with the anchor, the mark was read with every row divided by"
+            " its size, which is done only without an anchor."
         )
     return section("At which strength the verdict flips", paragraphs(words) + table(head, rows))
 

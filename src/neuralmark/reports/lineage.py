@@ -12,7 +12,8 @@ _MEANS = (
     " compared; no direction of a tensor counts for more than the middle one. The score counts only"
     " likeness above what the same alignment finds in strangers that have the spectra of the second"
     " model's tensors: it is about 0 for models trained apart, and 1 for the same weights. What was"
-    " not looked for does not count."
+    " not looked for, or could not be compared, does not count; where less than half could be"
+    " compared, the rest counts as unlike."
 )
 _NOT = (
     "It is a sign of <strong>descent, not of ownership</strong>: it does not say which model came"
@@ -22,12 +23,26 @@ _NOT = (
 
 
 def _absent(each: Kinship) -> str:
+    if each.looked_for and not each.compared:
+        return "not compared"
     return "not found" if each.looked_for else NOT_LOOKED_FOR
+
+
+def _compared(found: Lineage) -> list[str]:
+    """Words for what could not be compared, and why."""
+    if found.compared == 1:
+        return []
+    share = f"{100 * found.compared:.3g}\u00a0%"
+    said = f"Only {share} of the weights could be compared: {text(found.hindrance, 400)}."
+    if not found.decided:
+        said += " In so few, that no relation shows says nothing."
+    return [said]
 
 
 def lineage_page(found: Lineage) -> str:
     """One self-contained HTML page."""
     title = "Related" if found.related else "No sign of a relation"
+    title = title if found.decided else "Could not be compared"
     names = [PurePath(path).name or path for path in (found.model, found.other)]
     marks = [svg.PlotMark(RELATED_SCORE, f"related from {RELATED_SCORE:g}")]
     value = svg.PlotMark(found.score, f"score {found.score:.3f}")
@@ -45,12 +60,13 @@ def lineage_page(found: Lineage) -> str:
         )
         for each in found.tensors
     ]
+    words = paragraphs(*_compared(found), _MEANS, _NOT)
     head = ("Tensor", "Most like it", "Weights", "Alike", "By chance", "What was done")
     parts = (
         '<p class="kicker"><span>Lineage of two neural networks</span>'
         f"<span>NeuralMark {text(found.version)}</span></p>",
         f"<h1>{title}</h1>",
-        section("The finding", models + f"<figure>{drawn}</figure>" + paragraphs(_MEANS, _NOT)),
+        section("The finding", models + f"<figure>{drawn}</figure>" + words),
         section(
             "Tensor by tensor",
             fates_picture([each.fate for each in found.tensors])

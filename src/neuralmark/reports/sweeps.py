@@ -78,7 +78,7 @@ def picture_of(name: str, sweeps: Sequence[CardRow], total: int, boundary: int |
     drawn = _plot(sweeps, scale, total, marks, said)
     if aligned:
         said = f"{name}{ANCHORED}: " + "; ".join(map(_told, aligned))
-        drawn += paragraphs("Read with the anchor, the weights put back in order:")
+        drawn += paragraphs("Read with the anchor, where the weights lie or put back in order:")
         drawn += _plot(aligned, scale, total, marks, said)
     return title + figure(drawn, caption, wide=True) + _numbers(name, sweeps)
 

@@ -3,6 +3,7 @@
 from pathlib import PurePath
 
 from neuralmark.records import MarkRead, Trace
+from neuralmark.records.gathering import with_asides
 from neuralmark.records.trace import quoted
 from neuralmark.reports.alignment import alignment_facts, fates_picture
 from neuralmark.reports.render import svg
@@ -74,7 +75,8 @@ def _order(found: Trace) -> str:
     told = found.alignment
     if told is None:
         return ""
-    return section("Where the weights went", fates_picture(told.tensors) + alignment_facts(told))
+    drawn = fates_picture(with_asides(told))
+    return section("Where the weights went", drawn + alignment_facts(told))
 
 
 def _finding(found: Trace) -> str:

@@ -8,6 +8,7 @@ from neuralmark.core.bound import SECURITY_BITS
 from neuralmark.core.key import Parameters
 from neuralmark.errors import RecordError
 from neuralmark.records import (
+    LEAST_FOUND,
     NOT_VERIFIED,
     UNPROVABLE,
     UNPROVEN,
@@ -46,11 +47,24 @@ _HEADLINES = {
     UNPROVABLE: ("Cannot be proven with so few bits", 4, "M20 32h24"),
     UNREADABLE: ("Could not be read", 4, "M20 32h24"),
 }
+_NO_OPPOSITE = (
+    "That does not prove the opposite: it does not say who made the model, only that this key"
+    " proves nothing here."
+)
+_TOO_LITTLE = (
+    "So little of the marked weights was found that the bits are not counted, whatever their"
+    f" number: at least {100 * LEAST_FOUND:g}\u00a0% of these weights is asked for."
+)
+_NO_CHANCE = (
+    "No <strong>chance of error</strong> is claimed: the bits are not counted, as too little of the"
+    " marked weights was found."
+)
+_UNCOUNTED = {NOT_VERIFIED: f"{_TOO_LITTLE} {_NO_OPPOSITE}"}
+"""Instead of the usual meaning, where bits were read of too few weights to count."""
 _MEANINGS = {
     VERIFIED: "The mark of this key is in this model. The chance that a model made without"
     f" the key would match so well is below {_LEAST}.",
-    NOT_VERIFIED: "The match falls short of what a proof needs. That does not prove the opposite:"
-    " it does not say who made the model, only that this key proves nothing here.",
+    NOT_VERIFIED: f"The match falls short of what a proof needs. {_NO_OPPOSITE}",
     UNPROVEN: "Agreement with a key of this kind proves nothing: this page records that the bits"
     " agree, and says nothing about who owns the model.",
     UNPROVABLE: "A key with so few bits agrees with foreign models by luck more easily than a proof"
@@ -106,18 +120,31 @@ def verdict_page(verdict: Verdict | PublicVerdict, *, public: bool = False) -> s
         _check_counts(verdict)
         evidence = () if public else _evidence(verdict)
     public = not evidence
+    counted = _counted(verdict, public=public)
     headline = _HEADLINES[verdict.status][0]
     name = PurePath(verdict.model).name or verdict.model
     parts = (
         '<p class="kicker"><span>Verdict on the ownership of a neural network</span>'
         f"<span>NeuralMark {text(verdict.version)}</span></p>",
-        _banner(verdict, None if public or isinstance(verdict, PublicVerdict) else verdict.reason),
-        _finding(verdict, name if public else verdict.model),
+        _banner(verdict, _reason(verdict, public=public), counted=counted),
+        _finding(verdict, name if public else verdict.model, counted=counted),
         *(evidence or _files(verdict)),
         section("What this page does not contain", paragraphs(_LEFT_OUT if public else _ABSENT)),
         _signature(),
     )
     return page(f"{headline}: {name} (NeuralMark verdict)", "\n".join(parts))
+
+
+def _reason(verdict: Verdict | PublicVerdict, *, public: bool) -> str | None:
+    return None if public or isinstance(verdict, PublicVerdict) else verdict.reason
+
+
+def _counted(verdict: Verdict | PublicVerdict, *, public: bool) -> bool:
+    """Whether the bits count; in the public view only status and counts tell."""
+    if isinstance(verdict, Verdict) and not public:
+        return verdict.bits_counted
+    reached = verdict.boundary is not None and verdict.matched >= verdict.boundary
+    return not reached or verdict.status not in (NOT_VERIFIED, UNREADABLE)
 
 
 def _evidence(verdict: Verdict) -> tuple[str, ...]:
@@ -149,7 +176,7 @@ def _check_counts(verdict: Verdict) -> None:
         raise RecordError("the verdict contradicts itself: its margins are not of its count")
 
 
-def _banner(verdict: Verdict | PublicVerdict, reason: str | None) -> str:
+def _banner(verdict: Verdict | PublicVerdict, reason: str | None, *, counted: bool) -> str:
     headline, colour, glyph = _HEADLINES[verdict.status]
     icon = (
         '<svg viewBox="0 0 64 64" aria-hidden="true"><circle class="stroke" cx="32" cy="32" r="28"'
@@ -159,17 +186,20 @@ def _banner(verdict: Verdict | PublicVerdict, reason: str | None) -> str:
     if reason is not None:
         sentence = with_powers(reason[:1].upper() + reason[1:])
         lead = f'<p class="lead">{sentence.rstrip(".")}.</p>\n'
-    said = f"{lead}<p>{_MEANINGS[verdict.status]}</p>"
+    meanings = _MEANINGS if counted else _MEANINGS | _UNCOUNTED
+    said = f"{lead}<p>{meanings[verdict.status]}</p>"
     return f'<header class="banner c{colour}">{icon}<div><h1>{headline}</h1>\n{said}</div></header>'
 
 
-def _finding(verdict: Verdict | PublicVerdict, label: str) -> str:
+def _finding(verdict: Verdict | PublicVerdict, label: str, *, counted: bool) -> str:
     bits, boundary, log2 = verdict.bits, verdict.boundary, verdict.bound_log2
     percent = math.floor(1000 * verdict.rate + 1e-9) / 10
     needed = f"{boundary:,}" if boundary is not None else "none"
     chance = power_of_two(log2), chance_in_words(log2)
     if not verdict.bound_holds:
         chance = "unknown", "with a key of this kind"
+    if not counted:
+        chance = "none", "is claimed: the bits are not counted"
     figures = (
         ("Matched bits", f"{verdict.matched:,}", f"of {bits:,} (rate {percent:g}\u00a0%)"),
         ("Boundary", needed, "bits needed" if boundary is not None else "no number would do"),
@@ -179,10 +209,14 @@ def _finding(verdict: Verdict | PublicVerdict, label: str) -> str:
     marks = [svg.PlotMark(bits / 2, f"by luck: about {number(bits / 2)}")]
     if boundary is not None:
         marks.append(svg.PlotMark(boundary, f"needed: {boundary:,}"))
-    found = svg.PlotMark(verdict.matched, f"found: {verdict.matched:,}")
-    said = f"{verdict.matched} of {bits} bits match; needed: {needed}; luck gives {bits / 2:g}"
+    not_counted = "" if counted else ", not counted"
+    found = svg.PlotMark(verdict.matched, f"found: {verdict.matched:,}{not_counted}")
+    said = f"{verdict.matched} of {bits} bits match{not_counted}; needed: {needed}"
+    said += f"; luck gives {bits / 2:g}"
     drawn = svg.meter(found, bits, marks, _HEADLINES[verdict.status][1], said)
-    words = paragraphs(_chance(verdict), _boundary(verdict), _trials(verdict))
+    words = paragraphs(_NO_CHANCE, _boundary(verdict))
+    if counted:
+        words = paragraphs(_chance(verdict), _boundary(verdict), _trials(verdict))
     model = paragraphs(f"Model: {code(label)}<br>Key: {code(verdict.fingerprint)}")
     return section("The finding", model + tiles(figures) + f"<figure>{drawn}</figure>" + words)
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from neuralmark.anchors.aligning import align
-from neuralmark.anchors.aligning.contract import TOO_LARGE, UNLIKE, Aligned
+from neuralmark.anchors.aligning.contract import UNLIKE, Aligned
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.factors import rescaled
 from neuralmark.anchors.moves import moved
+from neuralmark.records.alignment import TOO_LARGE
 from neuralmark.structures.structure import Weights
 from tests.support import rebuilt as lab
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from neuralmark.anchors.aligning import align, fingerprints, turning
-from neuralmark.anchors.aligning.contract import JOINED, TOO_LARGE, Aligned
+from neuralmark.anchors.aligning.contract import JOINED, Aligned
 from neuralmark.anchors.aligning.transformers import align_transformer
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import AnchorRecipe, build
@@ -18,6 +18,7 @@ from neuralmark.anchors.effort import ALIGN_LIMIT
 from neuralmark.anchors.factors import rescaled
 from neuralmark.anchors.moves import moved
 from neuralmark.anchors.originals import OriginalArrays
+from neuralmark.records.alignment import TOO_LARGE
 from neuralmark.structures import structure_from_shapes
 from neuralmark.structures.structure import Structure
 from tests.support.marks import marked_with, matching_bits, some_key

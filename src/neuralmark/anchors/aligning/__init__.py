@@ -32,7 +32,7 @@ and on a VGG-like chain trained on CIFAR-10.
 
 from collections.abc import Collection
 
-from neuralmark.anchors.aligning.contract import ALIKE, TOO_LARGE, UNLIKE, Aligned, Progress
+from neuralmark.anchors.aligning.contract import ALIKE, UNLIKE, Aligned, Progress
 from neuralmark.anchors.aligning.grouped import align_groups
 from neuralmark.anchors.aligning.single import align_single, can_be
 from neuralmark.anchors.aligning.transformers import align_transformer
@@ -41,6 +41,7 @@ from neuralmark.anchors.effort import ALIGN_LIMIT
 from neuralmark.anchors.factors import likeness
 from neuralmark.anchors.moves import Move
 from neuralmark.errors import AlignLimitError
+from neuralmark.records.alignment import TOO_LARGE
 from neuralmark.structures.structure import Array, Structure, Weights
 
 

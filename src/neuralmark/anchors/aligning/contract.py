@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuralmark.anchors.moves import MISSING, Move, Moves
+from neuralmark.records.alignment import TOO_LARGE
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, tensors done, tensors in all."""
@@ -14,8 +15,6 @@ Progress = Callable[[str, int, int], None]
 ALIKE = 0.9
 """A tensor that is so alike needs no other way to be aligned."""
 
-TOO_LARGE = "too large to align"
-"""Stands among the changes of a tensor that was not looked at."""
 _NEEDS = re.compile(rf"{TOO_LARGE}: raise align_limit to (\d+)")
 UNLIKE = "of another shape"
 """Stands among the changes of a tensor that cannot be the anchor's."""

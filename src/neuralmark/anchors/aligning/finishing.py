@@ -78,19 +78,28 @@ def _gather(index: Indices, factor: Floats, block: int) -> Move:
 def described(
     axes: Sequence[Axis], shape: Sequence[int], silent: Sequence[Mask]
 ) -> tuple[str, ...]:
-    """What the moves undo; channels that are silent in the anchor are not missed."""
+    """What the moves undo; channels that are silent in the anchor are not missed.
+
+    Where as many channels are left over along an axis as are missing, none need have been added or
+    removed: they could not be told apart, as nearly dead ones cannot.
+    """
     words = []
     found = [axis.index[axis.index != MISSING] for axis in axes]
     if any((np.diff(index) < 0).any() for index in found):
         words.append(PERMUTED)
     if any((axis.signs[axis.index != MISSING] < 0).any() for axis in axes):
         words.append(FLIPPED)
-    extra = lost = 0
+    extra = lost = unmatched = 0
     for axis, size, quiet in zip(axes, shape, silent, strict=False):
         there = size // axis.block if axis.joints is None else len(axis.joints.chief)
         absent = axis.index == MISSING
-        extra += max(0, there - int((~absent | quiet).sum()))
-        lost += int((absent & ~quiet).sum())
+        over, short = max(0, there - int((~absent | quiet).sum())), int((absent & ~quiet).sum())
+        if over == short:
+            unmatched += over
+        else:
+            extra, lost = extra + over, lost + short
+    if unmatched:
+        words.append(f"{unmatched:,} channel{'' if unmatched == 1 else 's'} not matched")
     if extra:
         words.append(f"{extra:,} {'dummy' if extra == 1 else 'dummies'} dropped")
     if lost:

@@ -41,7 +41,7 @@ class CardPoint:
     figures: Mapping[str, float | None] = field(default_factory=dict)
     """None for a figure that is not a number."""
     status_aligned: Status | None = None
-    """The same three with the anchor, the weights put back in order; None where there is none."""
+    """The same three as `verify` gives them with the anchor; None where there is none."""
     matched_aligned: int | None = None
     held_aligned: bool | None = None
 
@@ -110,6 +110,18 @@ class CardRow:
         if any(point.status_aligned is None for point in self.points):
             return None
         return replace(self, points=tuple(point.aligned for point in self.points))
+
+    @property
+    def sooner_anchored(self) -> bool:
+        """Whether the verdict flips at a weaker strength with the anchor than without it.
+
+        It may: without the anchor weights are read as stored and with their rows divided by their
+        size, with it as stored and put back in order.
+        """
+        if self.aligned is None:
+            return False
+        held = [[point.held for point in row.points] + [False] for row in (self, self.aligned)]
+        return held[1].index(False) < held[0].index(False)
 
     @property
     def flipped(self) -> CardPoint | None:
