@@ -51,6 +51,12 @@ def test_the_family_is_told(key: Path, tmp_path: Path) -> None:
     told = call("anchor", "show", f"{out}.anchor", "--key", key)
     assert "Llama, 29 tensors, 8 heads" in told.out
     assert call("anchor", "show", f"{out}.anchor", "--key", key, "--json").json["family"] == "Llama"
+    assert (
+        call("embed", tmp_path / "model", "--key", key, "-o", out, "--heads", 7, "--force").code
+        == 0
+    )
+    told = call("anchor", "show", f"{out}.anchor", "--key", key)
+    assert "29 tensors, 7 heads (which do not fit its shapes" in " ".join(told.out.split())
 
 
 def test_what_cannot_be_opened(anchor: Path, key: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from neuralmark.marking.drafting import MarkingPlan
 from neuralmark.marking.options import EmbedOptions
 from neuralmark.marking.reading import Progress
 from neuralmark.storage import files
+from neuralmark.structures.attention import UNKNOWN
 
 RELATED, NEAR = 0.2, 0.9
 DISTANT = (
@@ -84,6 +85,6 @@ def _likeness(planned: MarkingPlan, anchor: Anchor) -> float:
 def _remarks(anchor: Anchor, heads: int = 0) -> tuple[str, ...]:
     structure = anchor.skeleton.structure
     notes = () if structure is None else structure.notes
-    if not any(note.startswith("heads left alone") for note in notes):
+    if UNKNOWN not in notes:
         return ()
     return (HEADS_MISFIT.format(heads) if heads else HEADS_UNKNOWN,)
