@@ -8,6 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from neuralmark.anchors.locating.combined import (
     Adapted,
@@ -124,17 +125,24 @@ def _along(view: View, axis: int, leaf: str, shapes: Shapes) -> View | None:
         return _sum_beside(view, axis, leaf, shapes)
     if isinstance(view, StackItem):
         inner = _along(view.of, axis + 1, leaf, shapes)
-        return None if inner is None else StackItem(inner, view.item)
+        return StackItem(inner, view.item) if _as_long(inner, view.of, 0, shapes) else None
     if isinstance(view, Taken | Unrotated):
         inner = _along(view.of, axis, leaf, shapes)
         if inner is None or view.along != axis:
             return inner
+        if not _as_long(inner, view.of, axis, shapes):
+            return None
         return (
             replace(view, of=inner, axis=0) if isinstance(view, Taken) else replace(view, of=inner)
         )
     if isinstance(view, Masked | WeightNormed | Adapted | Trimmed):
         return _along(view.of, axis, leaf, shapes)
     return None
+
+
+def _as_long(beside: View | None, view: View, axis: int, shapes: Shapes) -> TypeGuard[View]:
+    """Whether what lies beside a view is as long as it: else it lies along its other axis."""
+    return beside is not None and beside.shape(shapes)[0] == view.shape(shapes)[axis]
 
 
 def _stored_beside(name: str, leaf: str, shapes: Shapes) -> View | None:
