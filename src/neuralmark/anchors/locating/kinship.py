@@ -127,17 +127,19 @@ def _along(view: View, axis: int, leaf: str, shapes: Shapes) -> View | None:
         inner = _along(view.of, axis + 1, leaf, shapes)
         return StackItem(inner, view.item) if _as_long(inner, view.of, 0, shapes) else None
     if isinstance(view, Taken | Unrotated):
-        inner = _along(view.of, axis, leaf, shapes)
-        if inner is None or view.along != axis:
-            return inner
-        if not _as_long(inner, view.of, axis, shapes):
-            return None
-        return (
-            replace(view, of=inner, axis=0) if isinstance(view, Taken) else replace(view, of=inner)
-        )
+        return _taken_beside(view, axis, leaf, shapes)
     if isinstance(view, Masked | WeightNormed | Adapted | Trimmed):
         return _along(view.of, axis, leaf, shapes)
     return None
+
+
+def _taken_beside(view: Taken | Unrotated, axis: int, leaf: str, shapes: Shapes) -> View | None:
+    inner = _along(view.of, axis, leaf, shapes)
+    if view.along != axis:
+        return inner
+    if not _as_long(inner, view.of, axis, shapes):
+        return None
+    return replace(view, of=inner, axis=0) if isinstance(view, Taken) else replace(view, of=inner)
 
 
 def _as_long(beside: View | None, view: View, axis: int, shapes: Shapes) -> TypeGuard[View]:
