@@ -25,6 +25,8 @@ Reader = Callable[[int, int], bytes]
 Sink = Callable[[bytes], object]
 
 _STEP = 1 << 20
+_SPARSE = 16
+"""Fewer rows than one of so many are read one by one."""
 
 
 @dataclass(frozen=True)
@@ -165,12 +167,18 @@ def read_payload(entry: AnchorEntry, bits: int, read: Reader, rows: Indices | No
         return values if rows is None else values[rows]
     scales = floats.reshape(layout.rows, len(layout.lines))
     width = layout.codes // max(layout.rows, 1)
-    if rows is None:
-        held = read(0, layout.codes)
+    if rows is None or len(rows) * _SPARSE >= layout.rows:
+        codes = np.frombuffer(read(0, layout.codes), np.uint8).reshape(layout.rows, width)
+        codes = codes if rows is None else codes[rows]
     else:
-        scales = scales[rows]
         held = b"".join(read(int(row) * width, width) for row in rows)
-    codes = np.frombuffer(held, np.uint8).reshape(len(scales), width)
+        codes = np.frombuffer(held, np.uint8).reshape(len(rows), width)
+    scales = scales if rows is None else scales[rows]
+    shape = (len(scales), *entry.kept_shape[1:])
+    if len(layout.lines) == 1:  # as nearly all are: nothing to be put together
+        return coarse.restored(coarse.unpack(codes, layout.length, bits), scales[:, 0]).reshape(
+            shape
+        )
     values = np.empty((len(scales), layout.length), np.float32)
     byte = at = 0
     for line, width in enumerate(layout.lines):
@@ -178,4 +186,4 @@ def read_payload(entry: AnchorEntry, bits: int, read: Reader, rows: Indices | No
         plain = coarse.unpack(packed, width, bits)
         values[:, at : at + width] = coarse.restored(plain, scales[:, line])
         byte, at = byte + layout.packed(width), at + width
-    return values.reshape(len(values), *entry.kept_shape[1:])
+    return values.reshape(shape)

@@ -18,7 +18,7 @@ from neuralmark.structures.structure import Array, Indices
 
 Shapes = Mapping[str, Shape]
 
-_TILE = 64
+_TILE = 512, 16
 
 
 class View(ABC):
@@ -67,9 +67,10 @@ def _contiguous(values: Array) -> Array:
     if values.ndim != 2 or values.flags.c_contiguous:
         return np.ascontiguousarray(values)
     made = np.empty(values.shape, values.dtype)
-    for row in range(0, len(values), _TILE):
-        for column in range(0, values.shape[1], _TILE):
-            tile = slice(row, row + _TILE), slice(column, column + _TILE)
+    rows, columns = _TILE
+    for row in range(0, len(values), rows):
+        for column in range(0, values.shape[1], columns):
+            tile = slice(row, row + rows), slice(column, column + columns)
             made[tile] = values[tile]
     return made
 
