@@ -23,6 +23,7 @@ from neuralmark.records import (
     VERIFIED,
     Alignment,
     Coverage,
+    Digest,
     Gap,
     Histogram,
     TensorRead,
@@ -116,6 +117,13 @@ def judge(
     finding: Finding, suspect: Suspect, key: Key, looked: Looked, *, full_digest: bool = False
 ) -> Verdict:
     """The verdict on what was found, for this number of ways of looking."""
+    digest = suspect.digest(finding.reading.digests, full=full_digest)
+    return _judged(finding, suspect, key, looked, digest)
+
+
+def _judged(
+    finding: Finding, suspect: Suspect, key: Key, looked: Looked, digest: Digest
+) -> Verdict:
     bits, matched, trials = key.parameters.bits, finding.matched, looked.trials
     needed = bound.boundary(bits, trials)
     status, reason = _status(key, finding, needed, looked)
@@ -157,7 +165,7 @@ def judge(
         certified_radius=radius,
         certified_radius_relative=relative,
         model=suspect.label,
-        checkpoint_digest=suspect.digest(reading.digests, full=full_digest),
+        checkpoint_digest=digest,
         coverage=looked.coverage,
         missing=attempt.gaps,
         scaling="rows" if attempt.by_rows else "stored",
@@ -166,14 +174,19 @@ def judge(
 
 
 def judge_aligned(
-    finding: Finding, suspect: Suspect, key: Key, looked: Looked, record: Alignment
+    finding: Finding,
+    suspect: Suspect,
+    key: Key,
+    looked: Looked,
+    record: Alignment,
+    digest: Digest,
 ) -> Verdict:
     """The verdict on weights that were put back in order.
 
     The aligner reads the whole file, so the verdict names its digest. No radius is certified: a
     change of the suspect may change how it is put in order.
     """
-    verdict = judge(finding, suspect, key, looked, full_digest=True)
+    verdict = _judged(finding, suspect, key, looked, digest)
     fates = record.tensors
     verdict = replace(
         verdict,

@@ -4,7 +4,9 @@ What will be tried is fixed before anything is read (`attempts`). Every way coun
 the bound holds whatever the suspect looks like.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +43,7 @@ from neuralmark.marking.judging import (
 from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.placement import Tensor
 from neuralmark.marking.reading import Attempt, FileSuspect, Progress, Suspect, require_carriers
-from neuralmark.records import NOT_VERIFIED, UNREADABLE, BitsRead, Claim, Verdict
+from neuralmark.records import NOT_VERIFIED, UNREADABLE, BitsRead, Claim, Digest, Verdict
 from neuralmark.records.alignment import ALIGNED, POSITION
 from neuralmark.storage.places import FarPlace, Place
 
@@ -55,6 +57,9 @@ _NOT_FOUND = (NOT_VERIFIED, UNREADABLE)
 
 WHOLE_UP_TO = 64 << 20
 """Bytes of files, in all, that a verdict digests whole unless told otherwise: some 50 ms."""
+
+MEANWHILE_UP_TO = 1 << 30
+"""The same, while something else is done: whoever interrupts it waits for a second at most."""
 
 UNANCHORED = "a mark that is bound to an anchor is found only with its claim"
 
@@ -91,7 +96,7 @@ def verify(
     checkpoint = opened.with_others()
     label = str(model) if options.base is None else f"{model} merged into {options.base}"
     if options.full_digest is None:
-        options = replace(options, full_digest=_quickly_read(checkpoint))
+        options = replace(options, full_digest=_within(checkpoint, WHOLE_UP_TO))
     before = checkpoint.stamps()
     known = evidence_near(
         model, key, claim=claim, tensors=tensors, anchor=options.anchor, beside=beside
@@ -130,12 +135,12 @@ def _without_anchor(verdict: Verdict, damaged: AnchorError) -> Verdict:
     return replace(verdict, reason=f"{verdict.reason}; the anchor was not used ({damaged})")
 
 
-def _quickly_read(checkpoint: Checkpoint) -> bool:
-    """Whether reading all of its files takes no time to speak of; what is far is never fetched."""
+def _within(checkpoint: Checkpoint, most: int) -> bool:
+    """Whether its files are here and have so many bytes at most; what is far is never fetched."""
     files = checkpoint.files()
     if any(isinstance(file, FarPlace) for file in files):
         return False
-    return sum(file.stat().st_size for file in files) <= WHOLE_UP_TO
+    return sum(file.stat().st_size for file in files) <= most
 
 
 def require_key(key: Key) -> None:
@@ -226,24 +231,36 @@ def examine_anchored(
         return replace(verdict, readings=readings)
     from neuralmark.anchors.restoring import restore  # slow to import, and seldom needed
 
-    restoration = restore(suspect.weights(), anchor, options.aligning(), progress)
-    aligned = _restored(restoration, key, anchor)
-    record = restoration.record()
-    readings = (
-        BitsRead(POSITION, None if placed is None else placed.matched, why),
-        BitsRead(ALIGNED, aligned.matched),
-    )
-    if placed is not None and placed.matched > aligned.matched:
-        looked = Looked.at(suspect, [placed.attempt], trials=trials)
-        verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
-        verdict = replace(verdict, reason=f"{verdict.reason}{elsewhere(aligned.matched, record)}")
-    else:
-        broken = _broken(suspect, anchor, restoration.broken) if placed is None else []
-        looked = Looked.restored(suspect, anchor.placement, record.found, trials, broken)
-        verdict = judge_aligned(aligned, suspect, key, looked, record)
+    with _digest_of(suspect) as digest:
+        restoration = restore(suspect.weights(), anchor, options.aligning(), progress)
+        aligned = _restored(restoration, key, anchor)
+        record = restoration.record()
+        readings = (
+            BitsRead(POSITION, None if placed is None else placed.matched, why),
+            BitsRead(ALIGNED, aligned.matched),
+        )
+        if placed is not None and placed.matched > aligned.matched:
+            looked = Looked.at(suspect, [placed.attempt], trials=trials)
+            verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
+            found = elsewhere(aligned.matched, record)
+            verdict = replace(verdict, reason=f"{verdict.reason}{found}")
+        else:
+            broken = _broken(suspect, anchor, restoration.broken) if placed is None else []
+            looked = Looked.restored(suspect, anchor.placement, record.found, trials, broken)
+            verdict = judge_aligned(aligned, suspect, key, looked, record, digest())
     more = held_back(record) if verdict.status in _NOT_FOUND else ""
     told = f"{verdict.reason}{more}"
     return replace(verdict, reason=told, readings=readings, alignment=record)
+
+
+@contextmanager
+def _digest_of(suspect: Suspect) -> Iterator[Callable[[], Digest]]:
+    """The digest of all that a suspect is, taken meanwhile in another thread if that ends soon."""
+    if not isinstance(suspect, FileSuspect) or not _within(suspect.checkpoint, MEANWHILE_UP_TO):
+        yield lambda: suspect.digest({}, full=True)
+        return
+    with ThreadPoolExecutor(1) as other:
+        yield other.submit(suspect.digest, {}, full=True).result
 
 
 def by_position(
