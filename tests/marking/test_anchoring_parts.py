@@ -12,10 +12,11 @@ from neuralmark.errors import AnchorError
 from neuralmark.marking import anchoring
 from neuralmark.marking.anchoring import HEADS_UNKNOWN, _remarks
 from neuralmark.marking.drafting import plan
+from neuralmark.structures.attention import UNKNOWN
 from tests.support.models import QUICK, gaussian_model
 
 
-@pytest.mark.parametrize(("notes", "told"), [((), 0), (("heads left alone: x",), 1), (("y",), 0)])
+@pytest.mark.parametrize(("notes", "told"), [((), 0), ((UNKNOWN,), 1), (("y",), 0)])
 @pytest.mark.parametrize("more", [(), ("another",)])
 def test_unknown_heads_are_told_once(
     notes: tuple[str, ...], more: tuple[str, ...], told: int

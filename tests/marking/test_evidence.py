@@ -1,5 +1,6 @@
 """What is said of anchors that are missing, wanting, or of no use."""
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import neuralmark
 from neuralmark import Claim, Key, VerifyOptions
 from neuralmark.anchors.sealed import load_anchor
 from neuralmark.errors import AnchorError, AnchorMismatchError
+from neuralmark.marking import verification
 from neuralmark.reports.verdict import verdict_page
 from tests.support.commands import call
 from tests.support.models import gaussian_model
@@ -159,6 +161,18 @@ def rearranged(path: Path) -> Path:
     away.parent.mkdir()
     save_file({f"net.{i}": value for i, value in enumerate(load_file(path).values())}, away)
     return away
+
+
+def test_a_file_is_digested_meanwhile_or_afterwards(
+    marked: Path, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, copy = Key.load(key), rearranged(marked)
+    meanwhile = neuralmark.verify(copy, mine, claim=claim_of(marked))
+    monkeypatch.setattr(verification, "MEANWHILE_UP_TO", 0)
+    afterwards = neuralmark.verify(copy, mine, claim=claim_of(marked))
+    whole = hashlib.sha256(copy.read_bytes()).hexdigest()
+    assert meanwhile.checkpoint_digest == afterwards.checkpoint_digest
+    assert meanwhile.checkpoint_digest.files == {copy.name: whole}
 
 
 def test_a_claim_that_was_just_written_knows_its_anchor(

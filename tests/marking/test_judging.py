@@ -274,7 +274,8 @@ def aligned(found: tuple[FileSuspect, Key, Finding], share: float, *shares: floa
     )
     record = Alignment("00" * 64, 1, fates, found=share)
     looked = Looked(2, replace(ALL_READ, unreadable=0))
-    return judge_aligned(replace(finding, margins=margins_with(160)), suspect, key, looked, record)
+    whole = replace(finding, margins=margins_with(160))
+    return judge_aligned(whole, suspect, key, looked, record, suspect.digest({}, full=True))
 
 
 def test_tensors_that_were_found_are_read_and_the_others_are_missing(
