@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neuralmark import schemes
 from neuralmark.anchors.effort import AlignOptions
-from neuralmark.anchors.heads import heads_of
+from neuralmark.anchors.heads import check_heads, heads_of
 from neuralmark.anchors.originals import Original, OriginalArrays, OriginalCheckpoint
 from neuralmark.checkpoints import open_checkpoint, place_of
 from neuralmark.errors import (
@@ -368,17 +368,19 @@ def lineage(
 
     Raises:
         InputError: A model cannot be read.
+        ParameterError: The heads do not fit the first model.
 
     Examples:
         >>> neuralmark.lineage("model.safetensors", "marked.safetensors").related
         True
     """
-    from neuralmark.anchors.choosing import skeleton_of
+    from neuralmark.anchors.choosing import fitting_heads, skeleton_of
     from neuralmark.anchors.lineage import kinships
 
     one, two = _opened(model), _opened(other)
     known = {tensor.name: tensor for tensor in one.original.tensors()}
-    skeleton = skeleton_of(one.original, known, heads or one.heads)
+    heads = fitting_heads(one.original, check_heads(heads), one.heads)
+    skeleton = skeleton_of(one.original, known, heads)
     told, seconds = kinships(one.weights, skeleton, two.weights, options, progress)
     return Lineage(one.label, two.label, told, seconds, date=presenting.now())
 

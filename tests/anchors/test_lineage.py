@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import neuralmark
-from neuralmark.anchors import lineage
+from neuralmark.anchors import descent, lineage
 from neuralmark.anchors.aligning import align_apart
 from neuralmark.anchors.aligning.contract import Aligned
 from neuralmark.anchors.effort import AlignOptions
@@ -135,8 +135,8 @@ def test_a_rearranged_layer_that_was_cut_in_two_is_found() -> None:
 def test_what_the_same_data_teach_is_no_relation() -> None:
     rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 6)))[0]
     rotated = Move(matrix=rotation.astype(np.float32))
-    assert lineage.taught((Move.same(9), rotated)) == lineage.TAUGHT
-    assert lineage.taught((Move.same(9), Move(np.arange(6)[::-1].copy()))) == 0
+    assert descent.taught((Move.same(9), rotated)) == descent.TAUGHT
+    assert descent.taught((Move.same(9), Move(np.arange(6)[::-1].copy()))) == 0
 
 
 TABLE: dict[str, Array] = {"a.weight": gaussian(64, 48), "b.weight": gaussian(40, 64, seed=1)}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tests.support import architectures
 from tests.support.commands import call
 from tests.support.models import gaussian_model
 
@@ -58,3 +59,9 @@ def test_what_could_be_compared_counts(model: Path, moved: Path, tmp_path: Path)
     found = call("lineage", model, tmp_path / "half.safetensors")
     assert found.code == 0
     assert "compared:            57.1% of the weights; of 2 tensors 1 with NaN" in found.out
+
+
+def test_heads_that_do_not_fit(model: Path, tmp_path: Path) -> None:
+    architectures.llama().save_pretrained(tmp_path / "llama")  # type: ignore[operator]
+    call("lineage", tmp_path / "llama", model, "--heads", 7).failed(2, "ParameterError")
+    call("lineage", tmp_path / "llama", model, "--heads", 5000).failed(2, "ParameterError")

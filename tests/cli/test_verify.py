@@ -35,6 +35,19 @@ def test_verified(marked: Path, key: Path) -> None:
     assert result.out.startswith("VERIFIED\n")
     for words in ("160 of 160 bits", "boundary:", "2^-", "trials:", "layer1.weight", "margins:"):
         assert words in result.out
+    assert "lineage:" in result.out
+    assert "related (from 0.1 on); a sign of descent" in " ".join(result.out.split())
+    assert "lineage:" not in call("verify", marked, "--key", key, "--public").out
+
+
+def test_a_report_tells_the_lineage(marked: Path, key: Path, tmp_path: Path) -> None:
+    page, moved = tmp_path / "page.html", tmp_path / "moved.safetensors"
+    save_file({f"{n}x": np.ascontiguousarray(v) for n, v in load_file(marked).items()}, moved)
+    for suspect in (marked, moved):
+        claim = f"{marked}.claim.json"
+        told = call("verify", suspect, "--key", key, "--claim", claim, "--report", page)
+        assert told.code == 0
+        assert "Lineage, score 0.9" in page.read_text()
 
 
 def test_not_verified(model: Path, marked: Path, key: Path, tmp_path: Path) -> None:

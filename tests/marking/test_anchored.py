@@ -4,15 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 
-from neuralmark import Key, VerifyOptions, embed, verify
+from neuralmark import EmbedOptions, Key, Verdict, VerifyOptions, embed, verify
 from neuralmark.anchors.building import AnchorRecipe, build
 from neuralmark.anchors.locating.suspect import TableWeights
 from neuralmark.anchors.originals import OriginalArrays
 from neuralmark.anchors.restoring import Restoration, restore
 from neuralmark.core import readout
 from neuralmark.core.carriers import Listed
+from neuralmark.errors import RecordError
 from neuralmark.marking.anchored import _Pools, read_restored, restored_weights
 from neuralmark.marking.reading import require_carriers
 from tests.support.models import QUICK, gaussian_model
@@ -118,3 +120,41 @@ def test_nan_is_unreadable_under_whatever_name(tmp_path: Path, renamed: bool) ->
     verdict = verify(tmp_path / "broken.safetensors", key, claim=made.claim, options=options)
     assert verdict.status == "unreadable"
     assert "NaN or infinity" in verdict.reason
+
+
+def test_every_verdict_has_a_lineage(tmp_path: Path) -> None:
+    """In place, renamed, rearranged, of a live module and of a stranger."""
+    key = Key.new(QUICK)
+    model = gaussian_model(tmp_path / "model.safetensors")
+    made = embed(model, key, tmp_path / "m.safetensors")
+    assert made.claim is not None
+    weights = load_file(tmp_path / "m.safetensors")
+    in_place = verify(tmp_path / "m.safetensors", key)
+    assert in_place.alignment is None
+    live = verify({n: torch.from_numpy(v) for n, v in weights.items()}, key, claim=made.claim)
+    save_file({f"x.{n}": v for n, v in weights.items()}, tmp_path / "prefixed.safetensors")
+    save_file({n[::-1]: v for n, v in weights.items()}, tmp_path / "renamed.safetensors")
+    others = [
+        verify(tmp_path / f"{name}.safetensors", key, claim=made.claim)
+        for name in ("prefixed", "renamed")
+    ]
+    assert others[1].alignment is not None
+    for verdict in (in_place, live, *others):
+        assert verdict.verified
+        assert verdict.lineage is not None
+        assert verdict.lineage > 0.9
+        assert Verdict.from_dict(verdict.to_dict()) == verdict
+        assert "lineage" not in verdict.public_dict()
+        assert "score 0.9" in verdict._repr_html_()
+    stranger = gaussian_model(tmp_path / "stranger.safetensors", seed=77)
+    verdict = verify(stranger, key, claim=made.claim)
+    assert verdict.lineage is not None
+    assert verdict.lineage < 0.05
+    assert "no sign of a relation" in verdict._repr_html_()
+    unanchored = embed(model, key, tmp_path / "bare.safetensors", EmbedOptions(anchor=False))
+    plain = verify(tmp_path / "bare.safetensors", key, claim=unanchored.claim)
+    assert plain.lineage is None
+    assert "lineage" not in plain.to_dict()
+    for wrong in (-0.1, 1.5, "much"):
+        with pytest.raises(RecordError):
+            Verdict.from_dict(in_place.to_dict() | {"lineage": wrong})

@@ -275,12 +275,27 @@ def test_heads_come_from_the_configuration_or_from_the_owner(tmp_path: Path) -> 
     (folder / "config.json").unlink()
     unknown = embed(folder, secret)
     assert HEADS_UNKNOWN in unknown.warnings
-    wrong = embed(folder, secret, options=EmbedOptions(heads=7))
-    assert HEADS_UNKNOWN not in wrong.warnings
-    assert any("7 attention heads do not fit" in each for each in wrong.warnings)
+    with pytest.raises(ParameterError, match="7 attention heads do not fit"):
+        embed(folder, secret, tmp_path / "wrong", EmbedOptions(heads=7))
+    assert not list(tmp_path.glob("wrong*"))
     told = embed(folder, secret, tmp_path / "told", EmbedOptions(heads=8))
     assert told.claim == done.claim
     assert HEADS_UNKNOWN not in told.warnings
+
+
+def test_a_configuration_whose_heads_do_not_fit(tmp_path: Path) -> None:
+    folder, secret = tmp_path / "llama", Key.new(QUICK)
+    architectures.llama().save_pretrained(folder)  # type: ignore[operator]
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"num_attention_heads": 8', '"n_heads": 7'))
+    done = embed(folder, secret, tmp_path / "marked")
+    assert any("7 attention heads, as its configuration says" in each for each in done.warnings)
+    assert done.claim is not None
+    assert done.claim.anchor is not None
+    assert done.claim.anchor.heads == 0
+    assert verify(tmp_path / "marked", secret).verified
+    again = VerifyOptions(anchor=folder)  # the original serves as well
+    assert verify(tmp_path / "marked", secret, claim=done.claim, options=again).verified
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 
 from neuralmark.core.key import Placement
 from neuralmark.errors import UnknownFamilyError
+from neuralmark.structures.attention import UNKNOWN
 from neuralmark.structures.structure import Array, Indices, Structure
 
 ALIGNER_VERSION = 1
@@ -20,6 +21,9 @@ Role = Literal["marked", "partner"]
 MARKED: Final = "marked"
 PARTNER: Final = "partner"
 ROLES: tuple[Role, ...] = get_args(Role)
+
+MAX_SPACES = 1 << 22
+"""Heads times tensors: more spaces inside heads than this are not mapped."""
 
 KEPT_BYTES = 32 << 20
 """Tensors that were decoded are kept, up to this much, for the next who asks."""
@@ -75,6 +79,13 @@ class Skeleton:
             return structure_from_shapes(dict(self.shapes), self.heads, self.tied)
         except UnknownFamilyError:
             return None
+
+    @property
+    def heads_fit(self) -> bool:
+        """Whether the model may have so many heads, as far as its names and shapes tell."""
+        if self.heads * len(self.shapes) > MAX_SPACES:
+            return False
+        return not self.heads or self.structure is None or UNKNOWN not in self.structure.notes
 
 
 Decode = Callable[[AnchorEntry, Indices | None], Array]

@@ -23,11 +23,10 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 from neuralmark.anchors.anchor import PARTNER, AnchorEntry, Skeleton
-from neuralmark.anchors.header import MAX_SPACES
 from neuralmark.anchors.originals import Original, OriginalTensor
 from neuralmark.core.key import Placement
 from neuralmark.core.names import natural
-from neuralmark.errors import UnknownTensorError, UnsuitableTensorError
+from neuralmark.errors import ParameterError, UnknownTensorError, UnsuitableTensorError
 from neuralmark.structures.structure import STREAM, Structure
 
 SMALL = 8192
@@ -42,11 +41,31 @@ _MOST_ALIKE = 16
 
 
 def skeleton_of(original: Original, known: Mapping[str, OriginalTensor], heads: int) -> Skeleton:
-    """Names, shapes and tied tensors of a model."""
+    """Names, shapes and tied tensors of a model; heads that do not fit are not known."""
+    bare = _bare(known, heads)
+    names = [name for name, _ in bare.shapes]
+    heads = heads if bare.heads_fit else 0
+    return Skeleton(bare.shapes, heads, tuple(_tied(original, known, names)))
+
+
+def fitting_heads(original: Original, named: int, told: int) -> int:
+    """The heads that the owner named, or that the model tells of; 0 where those do not fit.
+
+    A number that the owner named and that does not fit is an error.
+    """
+    bare = _bare({tensor.name: tensor for tensor in original.tensors()}, named or told)
+    if named and not bare.heads_fit:
+        raise ParameterError(
+            f"{named} attention heads do not fit the shapes of this model: give the right number,"
+            " heads=..., or leave it out"
+        )
+    return bare.heads if bare.heads_fit else 0
+
+
+def _bare(known: Mapping[str, OriginalTensor], heads: int) -> Skeleton:
+    """Names and shapes alone."""
     names = sorted(name for name, tensor in known.items() if tensor.readable)
-    shapes = tuple((name, known[name].shape) for name in names)
-    heads = heads if heads * len(names) <= MAX_SPACES else 0
-    return Skeleton(shapes, heads, tuple(_tied(original, known, names)))
+    return Skeleton(tuple((name, known[name].shape) for name in names), heads)
 
 
 def _tied(

@@ -18,8 +18,6 @@ from neuralmark.errors import AnchorError, NeuralMarkError
 MAX_HEADER = 32 << 20
 """Bytes; a model of a hundred thousand tensors needs fewer."""
 MAX_HEADS = 1024
-MAX_SPACES = 1 << 22
-"""Heads times tensors: more spaces inside heads than this are not mapped."""
 
 _MAX_MEMBERS = 2_000_000
 _MAX_DIMENSIONS = 16
@@ -98,10 +96,12 @@ def _header(data: Any) -> AnchorHeader:
         )
     shapes = _shapes(data["tensors"])
     heads = _count(data["heads"])
-    if heads > MAX_HEADS or heads * len(shapes) > MAX_SPACES:
+    if heads > MAX_HEADS:
         raise ValueError(f"{heads} attention heads are more than any model has")
     tied = tuple(_pair(pair, shapes) for pair in _list(data["tied"]))
     skeleton = Skeleton(tuple(shapes.items()), heads, tied, data["aligner"])
+    if not skeleton.heads_fit:
+        raise ValueError(f"{heads} attention heads do not fit the shapes of its tensors")
     entries = tuple(_entry(each, shapes) for each in _list(data["entries"]))
     names = [entry.name for entry in entries]
     if len(set(names)) != len(names):

@@ -17,12 +17,13 @@ import numpy as np
 from neuralmark.anchors.aligning import align_apart, align_together
 from neuralmark.anchors.aligning.contract import Aligned, too_large
 from neuralmark.anchors.anchor import MARKED, PARTNER, Anchor, AnchorEntry, Skeleton
+from neuralmark.anchors.descent import taught
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.factors import DRAWN_IN, rescaled
 from neuralmark.anchors.locating import Located, LocatedWeights, locate
 from neuralmark.anchors.locating.suspect import SuspectWeights
 from neuralmark.anchors.locating.views import Stored
-from neuralmark.anchors.moves import Move, Moves, moved
+from neuralmark.anchors.moves import Move, moved
 from neuralmark.anchors.ordering import moves_fit
 from neuralmark.anchors.refinding import (
     BETTER,
@@ -33,15 +34,12 @@ from neuralmark.anchors.refinding import (
     products_like,
     shapes_to_spare,
 )
-from neuralmark.anchors.resembling import resemblance, turned
+from neuralmark.anchors.resembling import comparable, resemblance, turned
 from neuralmark.anchors.restoring import Progress, sought_names
 from neuralmark.core.names import canonical_name
 from neuralmark.records.alignment import TOO_LARGE, TensorFate
 from neuralmark.records.lineage import ALL_ZEROS, NOT_FINITE, NOT_LOOKED_FOR, Kinship
 from neuralmark.structures.structure import Array, Indices, Weights
-
-LEAST_SIZE = 1000
-"""Smaller tensors are not compared, nor are vectors: a norm's weights are alike in all models."""
 
 PROBED = 2
 """Tensors of one shape that are put in order each by itself, in vain, before the rest is left."""
@@ -49,10 +47,6 @@ MOST_WORK = 1 << 30
 """Work that may be spent so, in vain, one after another: the cubes of the lengths of their axes."""
 IN_VAIN = 8
 """Products that are put in order, in vain, before no more are tried."""
-
-TAUGHT = 0.6
-"""The least chance of a tensor that was rotated. Trainings on the same text give tokens much the
-same places up to a rotation: embeddings of strangers come to 0.39, of positions to 0.47."""
 
 NOT_FOUND = "not found"
 
@@ -79,7 +73,7 @@ def standing_in(model: SuspectWeights, skeleton: Skeleton) -> Anchor:
         AnchorEntry(
             name,
             shape,
-            MARKED if len(shape) > 1 and int(np.prod(shape)) >= LEAST_SIZE else PARTNER,
+            MARKED if comparable(shape) else PARTNER,
         )
         for name, shape in skeleton.shapes
         if stored[name] is not None
@@ -322,11 +316,6 @@ class Strangers(Mapping[str, Array]):
     def __len__(self) -> int:
         """How many there are."""
         return len(self._weights)
-
-
-def taught(moves: Moves) -> float:
-    """The likeness that the same data may give to a tensor that is moved so."""
-    return TAUGHT if any(move.matrix is not None for move in moves) else 0.0
 
 
 def _work(shape: Sequence[int]) -> int:

@@ -6,6 +6,9 @@ else. Here no direction counts for more than the middle one, and rows and column
 of the first tensor, whatever factors they were given.
 """
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +16,11 @@ from neuralmark.structures.structure import Array
 
 Floats = npt.NDArray[np.float64]
 
+LEAST_SIZE = 1000
+"""Smaller tensors are not compared, nor are vectors: a norm's weights are alike in all models."""
+LEAST_SIDE = 8
+"""Nor are those whose rows or columns have fewer weights: given the sizes of the others' they are
+these, up to signs."""
 SIDE = 1024
 """Of larger tensors, so many rows and columns are compared, evenly spaced."""
 
@@ -22,6 +30,17 @@ _OPPOSED = -0.5
 _NOTHING = 1e-6
 """Directions with less than this share of the largest are rounding."""
 _TURNS = 2
+
+
+def comparable(shape: Sequence[int]) -> bool:
+    """Whether likeness of tensors of this shape says anything.
+
+    >>> [comparable(shape) for shape in ((64, 64), (64,), (1, 4096), (512, 1, 3, 3), (9, 9))]
+    [True, False, False, True, False]
+    """
+    if len(shape) < 2 or math.prod(shape) < LEAST_SIZE:
+        return False
+    return min(shape[:2]) * math.prod(shape[2:]) >= LEAST_SIDE
 
 
 def resemblance(values: Array, anchor: Array) -> float:

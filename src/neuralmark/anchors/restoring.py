@@ -15,6 +15,7 @@ from neuralmark.anchors.aligning import align
 from neuralmark.anchors.aligning.contract import ALIKE, Aligned, too_large
 from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEntry
 from neuralmark.anchors.cleaning import Cleaned, Trust, clean, rounding_of
+from neuralmark.anchors.descent import kinship, lost
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.factors import likeness, rescaled
 from neuralmark.anchors.locating import Located, LocatedWeights, locate
@@ -24,6 +25,7 @@ from neuralmark.anchors.moves import Move, Moves, moved
 from neuralmark.anchors.ordering import Ordering, moves_fit
 from neuralmark.anchors.refinding import WEAK
 from neuralmark.anchors.regrouping import needs_regrouping, regrouped
+from neuralmark.anchors.resembling import comparable
 from neuralmark.anchors.spares import BEHIND, LeftOver
 from neuralmark.anchors.standing import (
     FAINT,
@@ -36,6 +38,7 @@ from neuralmark.anchors.standing import (
     trusted,
 )
 from neuralmark.records.alignment import Alignment, TensorFate
+from neuralmark.records.lineage import NOT_FINITE, NOT_LOOKED_FOR, Kinship
 from neuralmark.structures.structure import Array
 
 Progress = Callable[[str, int, int], None]
@@ -65,6 +68,8 @@ class RestoredTensor:
     trust: Trust
     """What `weigh` must know to join it with the others."""
     fate: TensorFate
+    kinship: Kinship
+    """How alike it is to the anchor, and what chance would give."""
     notes: tuple[str, ...] = ()
     products: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Suspect with anchor, suspect with itself, anchor with itself."""
@@ -75,7 +80,7 @@ class _Told:
 
     def __init__(self, tensor: RestoredTensor) -> None:
         self.share, self.fate, self.notes = tensor.share, tensor.fate, tensor.notes
-        self.products = tensor.products
+        self.products, self.kinship = tensor.products, tensor.kinship
 
 
 class Restoration:
@@ -238,13 +243,18 @@ class Restoration:
             seconds=round(time.monotonic() - self._begun, 1),
         )
 
+    def kinships(self) -> tuple[Kinship, ...]:
+        """How alike the tensors are to the anchor; to be asked for when all were restored."""
+        told = zip(self._marked, self._done, strict=True)
+        return tuple(each.kinship for entry, each in told if comparable(entry.shape))
+
     def _restored(self, entry: AnchorEntry) -> RestoredTensor:
         if self._untouched:
             return self._as_it_is(entry)
         anchor = self._anchor[entry.name]
         placed = self._placed(entry)
         if placed is None:
-            return self._filled(entry, anchor, "not looked for")
+            return self._filled(entry, anchor, NOT_LOOKED_FOR)
         located, moves, changes = placed
         values = located.view.read(self._suspect)
         if not moves_fit(values, moves, entry.shape):
@@ -253,7 +263,7 @@ class Restoration:
         values = moved(values, moves)
         if not np.isfinite(values).all():
             self.broken.update(located.view.stored())
-            return self._filled(entry, anchor, "it holds NaN or infinity")
+            return self._filled(entry, anchor, NOT_FINITE)
         if entry.name not in self._close and hollow(values, anchor):
             return self._filled(entry, anchor, beyond or "it is nothing but one pattern")
         behind = entry.name in self._behind
@@ -267,7 +277,8 @@ class Restoration:
         masks = [move.found for move in moves] + [np.ones(1, bool)] * (2 - len(moves))
         masks = list(holding(values)) if behind else masks
         cleaned = clean(values, anchor, (masks[0], masks[1]))
-        products = _products(_as_read(cleaned) if behind else values, anchor)
+        read = _as_read(cleaned) if behind else values
+        products = _products(read, anchor)
         cosine = _cosine(products)
         if behind and cosine < LEAST_BEHIND:
             return self._filled(entry, anchor, beyond or "nothing like it was found")
@@ -281,8 +292,9 @@ class Restoration:
             found=_short(float(masks[0].mean() * masks[1].mean())),
             changes=tuple(dict.fromkeys((*changes, *scaled))),
         )
+        kin = kinship(fate, read, self._anchor, moves)
         share, trust, notes = cleaned.share, cleaned.trust, cleaned.notes
-        return RestoredTensor(cleaned.kept, cleaned.fill, share, trust, fate, notes, products)
+        return RestoredTensor(cleaned.kept, cleaned.fill, share, trust, fate, kin, notes, products)
 
     @property
     def _untouched(self) -> bool:
@@ -302,7 +314,8 @@ class Restoration:
         values = self._held.pop(entry.name, None)
         values = located.view.read(self._suspect) if values is None else values
         trust = Trust(values.size, 1.0, 0.0, 0.0, little=True)
-        return RestoredTensor(None, values, 0.0, trust, fate, (), products)
+        kin = kinship(fate, values, self._anchor, ())
+        return RestoredTensor(None, values, 0.0, trust, fate, kin, (), products)
 
     def _placed(self, entry: AnchorEntry) -> tuple[Located, Moves, tuple[str, ...]] | None:
         """Where a tensor was found, and how its axes move; None where it was not looked for."""
@@ -328,7 +341,7 @@ class Restoration:
             changes=(f"filled from the anchor: {why}",),
         )
         trust = Trust(anchor.size, 0.0, 0.0, rounding_of(anchor))
-        return RestoredTensor(None, anchor, 1.0, trust, fate)
+        return RestoredTensor(None, anchor, 1.0, trust, fate, lost(entry, why))
 
 
 def _namesakes(suspect: SuspectWeights, name: str) -> list[View]:

@@ -78,13 +78,9 @@ def _counted(entries: list[dict[str, Any]], role: str) -> str:
 
 
 def _model(anchor: "Anchor") -> str:
-    from neuralmark.structures.attention import UNKNOWN
-
     skeleton = anchor.skeleton
     family = "no known family" if skeleton.structure is None else skeleton.structure.family
     heads = f"{skeleton.heads} heads" if skeleton.heads else "heads not known"
-    if skeleton.heads and skeleton.structure is not None and UNKNOWN in skeleton.structure.notes:
-        heads += " (which do not fit its shapes: heads that are rearranged stay so)"
     return f"{family}, {len(skeleton.shapes)} tensors, {heads}"
 
 

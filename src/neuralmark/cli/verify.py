@@ -174,6 +174,8 @@ def _how(verdict: "Verdict") -> str:
 
 def _readings(verdict: "Verdict") -> list[tuple[str, str]]:
     """Both ways of reading an anchored mark, and what had been done to the weights."""
+    from neuralmark.records.presenting import lineage_in_words
+
     rows = []
     for reading in verdict.readings:
         name = {"position": "by position", "aligned": "aligned"}[reading.kind]
@@ -183,8 +185,9 @@ def _readings(verdict: "Verdict") -> list[tuple[str, str]]:
     if told is not None:
         rows.append(("found", f"{output.percent(told.found)} of the marked weights{_least(told)}"))
         rows.append(("what was done", _done(told)))
-        rows.append(("likeness", f"{told.likeness:.4f} (a sign of descent, not of ownership)"))
         rows += _aside(told)
+    if verdict.readings:
+        rows.append(("lineage", lineage_in_words(verdict.lineage)))
     return rows
 
 

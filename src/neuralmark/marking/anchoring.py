@@ -7,6 +7,7 @@ import numpy as np
 
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import AnchorRecipe, build
+from neuralmark.anchors.choosing import fitting_heads
 from neuralmark.anchors.factors import likeness
 from neuralmark.anchors.heads import heads_of
 from neuralmark.anchors.originals import OriginalCheckpoint
@@ -29,8 +30,8 @@ HEADS_UNKNOWN = (
     " back in order: give heads=..., or mark the folder with its config.json"
 )
 HEADS_MISFIT = (
-    "{} attention heads do not fit the shapes of this model, so heads that somebody rearranges"
-    " cannot be put back in order: give the right number, heads=..."
+    "{} attention heads, as its configuration says, do not fit the shapes of this model, so heads"
+    " that somebody rearranges cannot be put back in order: give the right number, heads=..."
 )
 
 
@@ -43,11 +44,12 @@ def anchored(
     if options.anchor is not True:
         return _as_before(planned, Path(options.anchor), file)
     checkpoint = planned.checkpoint
-    heads = options.heads or heads_of(checkpoint)
+    original, told = OriginalCheckpoint(checkpoint), heads_of(checkpoint)
+    heads = fitting_heads(original, options.heads, told)
     recipe = AnchorRecipe(planned.placement, heads, options.anchor_bits)
-    make = partial(build, OriginalCheckpoint(checkpoint), recipe, progress=progress)
+    make = partial(build, original, recipe, progress=progress)
     anchor = make() if file is None else write_anchor(file, planned.key, make)
-    return planned.bound_to(claimed_anchor(anchor)), _remarks(anchor, heads)
+    return planned.bound_to(claimed_anchor(anchor)), _remarks(anchor, told)
 
 
 def _as_before(

@@ -28,6 +28,7 @@ from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.records import Digest, Gap
 from neuralmark.records.parts import TensorMapping
 from neuralmark.storage.places import Place
+from neuralmark.structures.structure import Array, Indices
 
 if TYPE_CHECKING:
     from neuralmark.anchors.locating.suspect import SuspectWeights
@@ -181,6 +182,9 @@ class Suspect(Protocol):
     def weights(self) -> "SuspectWeights":
         """Its weights by name, read when they are asked for; for the aligner."""
 
+    def rows(self, name: str, rows: Indices) -> Array | None:
+        """Some rows of a tensor by stored name; None where this process has a part of it only."""
+
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
         """Its digest, given those of the tensors read."""
 
@@ -207,6 +211,10 @@ class FileSuspect:
         from neuralmark.anchors.locating.suspect import CheckpointWeights
 
         return CheckpointWeights(self.checkpoint)
+
+    def rows(self, name: str, rows: Indices) -> Array | None:
+        """Straight from the file."""
+        return self.weights().read_rows(name, rows)
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
         """Headers, tensors read, and whole files on request."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from neuralmark import schemes
 from neuralmark.anchors.anchor import Anchor
+from neuralmark.anchors.descent import in_place, score_of
 from neuralmark.checkpoints import Checkpoint, is_shard, open_checkpoint, place_of
 from neuralmark.core import bound, readout
 from neuralmark.core.key import Float, Mark
@@ -228,7 +229,9 @@ def examine_anchored(
         readings = (BitsRead(POSITION, placed.matched), unneeded)
         looked = Looked.at(suspect, [placed.attempt], trials=trials)
         verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
-        return replace(verdict, readings=readings)
+        return replace(
+            verdict, readings=readings, lineage=_lineage_in_place(suspect, placed, anchor)
+        )
     from neuralmark.anchors.restoring import restore  # slow to import, and seldom needed
 
     with _digest_of(suspect) as digest:
@@ -250,7 +253,21 @@ def examine_anchored(
             verdict = judge_aligned(aligned, suspect, key, looked, record, digest())
     more = held_back(record) if verdict.status in _NOT_FOUND else ""
     told = f"{verdict.reason}{more}"
-    return replace(verdict, reason=told, readings=readings, alignment=record)
+    score = score_of(restoration.kinships())
+    return replace(verdict, reason=told, readings=readings, alignment=record, lineage=score)
+
+
+def _lineage_in_place(suspect: Suspect, placed: Finding, anchor: Anchor) -> float | None:
+    """How alike weights are to the anchor that lie where the mark was written."""
+    attempt = placed.attempt
+    stored = {
+        name: tensor.info.name
+        for (name, _), tensor in zip(attempt.placement, attempt.tensors, strict=True)
+        if tensor is not None
+    }
+    return score_of(
+        in_place(anchor, lambda n, rows: suspect.rows(stored[n], rows) if n in stored else None)
+    )
 
 
 @contextmanager

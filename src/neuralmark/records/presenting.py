@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from neuralmark.errors import ParameterError
+from neuralmark.records.lineage import RELATED_SCORE
 from neuralmark.version import __version__
 
 Told = Mapping[str, Any]
@@ -57,6 +58,8 @@ def table(told: Told, *, counted: bool = True) -> str:
         ("key", f"{told['fingerprint']} ({told['key_kind']})"),
         ("reason", told["reason"]),
     ]
+    if told["readings"]:
+        rows.append(("lineage", lineage_in_words(told.get("lineage"))))
     optional = (
         ("owner", told["owner"]),
         ("date", told["date"]),
@@ -70,6 +73,19 @@ def table(told: Told, *, counted: bool = True) -> str:
     cells = "".join(line(("th", name), ("td", value)) for name, value in rows)
     colour = GOOD if told["verified"] else PLAIN
     return framed(told["status"].replace("-", " "), cells, colour)
+
+
+def lineage_in_words(score: float | None) -> str:
+    """What the score of a verdict's lineage says.
+
+    >>> lineage_in_words(0.9837)
+    'score 0.984: related (from 0.1 on); a sign of descent, not of ownership'
+    """
+    if score is None:
+        return "not told: too little could be compared with the anchor"
+    said = "related" if score >= RELATED_SCORE else "no sign of a relation"
+    limit = f"(from {RELATED_SCORE:g} on)"
+    return f"score {score:.3f}: {said} {limit}; a sign of descent, not of ownership"
 
 
 def framed(title: str, lines: str, colour: str = PLAIN) -> str:

@@ -87,6 +87,8 @@ class Verdict(Record):
         versions: Of what it was computed with.
         readings: What reading by position and reading aligned gave, where there was an anchor.
         alignment: How the weights were put back in order; None if they were not.
+        lineage: With an anchor: how alike the weights are to it, as `neuralmark.lineage` scores two
+            models, from 0 to 1; a sign of descent, not of ownership. None where it is not known.
         pins: Of models behind URLs: the commit, version or ETag of each file, by its name.
 
     Examples:
@@ -132,6 +134,7 @@ class Verdict(Record):
     versions: dict[str, str] = field(default_factory=dict)
     readings: tuple[BitsRead, ...] = ()
     alignment: Alignment | None = None
+    lineage: float | None = None
     pins: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -283,6 +286,7 @@ class Verdict(Record):
             "versions": dict(self.versions),
             "readings": [asdict(reading) for reading in self.readings],
             "alignment": None if self.alignment is None else self.alignment.to_dict(),
+            **({} if self.lineage is None else {"lineage": self.lineage}),
         }
 
     @classmethod
@@ -343,6 +347,7 @@ class Verdict(Record):
             alignment=(
                 None if given.empty("alignment") else Alignment.read(given.table("alignment"))
             ),
+            lineage=_lineage(given),
         )
 
 
@@ -442,6 +447,13 @@ def _anchor(digest: str | None) -> str | None:
     if digest is not None and not ANCHOR_DIGEST.fullmatch(digest):
         raise ValueError("the digest of an anchor is none")
     return digest
+
+
+def _lineage(given: Fields) -> float | None:
+    score = None if given.optional("lineage") is None else given.number("lineage")
+    if score is not None and not 0 <= score <= 1:
+        raise ValueError("the score of the lineage is impossible")
+    return score
 
 
 def _tensor(given: Fields) -> TensorRead:

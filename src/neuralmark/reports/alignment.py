@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from neuralmark.records import Alignment, BitsRead, TensorFate, Verdict
 from neuralmark.records.gathering import gathered_notes, with_asides
+from neuralmark.records.presenting import lineage_in_words
 from neuralmark.reports.render import svg
 from neuralmark.reports.render.page import (
     code,
@@ -35,8 +36,9 @@ _SOUND = (
     " aligned do: two in all."
 )
 _DESCENT = (
-    "Likeness after alignment is a sign of descent, not of ownership, and has no exact bound: what"
-    " is proven here rests on the bits alone."
+    "The score of the lineage is the likeness to the anchor above what chance and alignment give"
+    " to strangers: 0 for models trained apart, 1 for the same weights. It is measured on a part of"
+    " each tensor and has no exact bound: what is proven here rests on the bits alone."
 )
 
 
@@ -48,7 +50,7 @@ def alignment_section(verdict: Verdict) -> str:
     if told is None:
         inner = "".join(_meter(reading, verdict) for reading in verdict.readings)
         said = "The mark was read where it was written, so nothing had to be put back in order."
-        return section("Where the weights went", inner + paragraphs(said))
+        return section("Where the weights went", inner + paragraphs(said, *_lineage(verdict)))
     fates = with_asides(told)
     inner = paragraphs(_SOUND) + fates_picture(fates, _bits_bars(verdict)) + alignment_facts(told)
     rows = [
@@ -71,7 +73,12 @@ def alignment_section(verdict: Verdict) -> str:
             f"These are {len(told.notes):,} notes in all; the verdict's file has them tensor by"
             " tensor."
         )
-    return section("Where the weights went", inner + paragraphs(_DESCENT))
+    return section("Where the weights went", inner + paragraphs(*_lineage(verdict)))
+
+
+def _lineage(verdict: Verdict) -> tuple[str, str]:
+    """How alike the weights are to the anchor, and what that is not."""
+    return f"Lineage, {text(lineage_in_words(verdict.lineage))}.", _DESCENT
 
 
 def _meter(reading: BitsRead, verdict: Verdict) -> str:

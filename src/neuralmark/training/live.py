@@ -23,7 +23,7 @@ from neuralmark.marking.placement import Tensor, catalogue_of
 from neuralmark.marking.reading import Attempt, Progress, Reading, digest_of
 from neuralmark.records import Digest
 from neuralmark.structures import traced_structure
-from neuralmark.structures.structure import Array
+from neuralmark.structures.structure import Array, Indices
 from neuralmark.training.derived import Made, derived_of, parts_of
 from neuralmark.training.layout import (
     Layout,
@@ -321,6 +321,11 @@ class LiveSuspect:
             self.probed = self.probed or probed(self._model.module, self._example)
             arrays = {**self.probed.weights, **arrays}
         return TableWeights(arrays, partial(traced_structure, arrays, self._model.module))
+
+    def rows(self, name: str, rows: Indices) -> Array | None:
+        """Some rows of a tensor that this process has whole."""
+        whole = self._model.whole(name)
+        return None if whole is None else whole[torch.from_numpy(rows)].float().cpu().numpy()
 
     def digest(self, tensors: dict[str, str], *, full: bool = False) -> Digest:
         """As for a file, which there is only if the module was loaded from one."""

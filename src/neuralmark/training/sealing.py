@@ -13,6 +13,7 @@ from torch import distributed as dist
 
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import AnchorRecipe, build
+from neuralmark.anchors.choosing import fitting_heads
 from neuralmark.anchors.originals import OriginalTensor, Piece
 from neuralmark.anchors.sealed import write_anchor
 from neuralmark.errors import OutputError, ParameterError, UnsuitableTensorError
@@ -133,9 +134,10 @@ def _files(places: Places, *, writes: bool) -> Iterator[Places | None]:
 
 def _anchor(site: Site, options: EmbedOptions, file: Path | None) -> Anchor:
     """The anchor of the live weights; all processes read them, one may write it."""
-    heads = Hints.of(site.model.module, options.heads).heads
+    original = LiveOriginal(site.model)
+    heads = fitting_heads(original, options.heads, Hints.of(site.model.module, 0).heads)
     recipe = AnchorRecipe(site.placement, heads, options.anchor_bits)
-    make = partial(build, LiveOriginal(site.model), recipe)
+    make = partial(build, original, recipe)
     return make() if file is None else write_anchor(file, site.key, make)
 
 
