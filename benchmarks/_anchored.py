@@ -14,6 +14,7 @@ import torch
 from neuralmark import Key, Parameters
 from neuralmark.anchors.anchor import Anchor
 from neuralmark.anchors.building import AnchorRecipe, build
+from neuralmark.anchors.descent import score_of
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.locating.suspect import TableWeights
 from neuralmark.anchors.originals import OriginalArrays
@@ -102,7 +103,8 @@ class MarkedTable:
         restoration = restore(TableWeights(suspect), self.anchor, options)
         reading = read_restored(restoration, self.carriers)
         spent = time.perf_counter() - begun
-        return Aligned(matched(self.mark, reading.pooled), restoration.record(), spent)
+        score = score_of(restoration.kinships())
+        return Aligned(matched(self.mark, reading.pooled), restoration.record(), spent, score)
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ class Aligned:
     bits: int
     record: Alignment
     seconds: float
+    lineage: float | None
+    """As the verdict has it."""
 
 
 def matched(mark: Mark, pooled: npt.NDArray[np.float64]) -> int:
