@@ -272,26 +272,34 @@ def test_headers_that_lie(tmp_path: Path, key: Key, lie: Callable[[bytes], Table
 @pytest.mark.parametrize("heads", [7, 9, 63, 1000, 1024])
 def test_heads_that_the_shapes_gainsay(tmp_path: Path, key: Key, heads: int) -> None:
     payload = payload_of()
-    names = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-    shapes = ([8, 24], [8, 8], [8, 32], [32, 8])
-    tensors = [[f"h.0.{name}", list(shape)] for name, shape in zip(names, shapes, strict=True)]
-    tensors += [[f"h.0.ln_{n}.{part}", [8]] for n in (1, 2) for part in ("bias", "weight")]
-    tensors += [["ln_f.bias", [8]], ["ln_f.weight", [8]], ["w", [4, 8]]]
-    tensors += [["wpe.weight", [4, 8]], ["wte.weight", [16, 8]]]
-    biases = {"h.0.attn.c_attn.bias": 24, "h.0.attn.c_proj.bias": 8, "h.0.mlp.c_fc.bias": 32}
-    tensors += [[name, [size]] for name, size in (biases | {"h.0.mlp.c_proj.bias": 8}).items()]
-    known = [each for each in sorted(tensors) if each[0] != "w"]
-    skeleton = Skeleton(tuple((name, tuple(shape)) for name, shape in known), heads)
+    shapes: dict[str, list[int]] = {
+        "h.0.attn.c_attn.bias": [24],
+        "h.0.attn.c_attn.weight": [8, 24],
+        "h.0.attn.c_proj.bias": [8],
+        "h.0.attn.c_proj.weight": [8, 8],
+        "h.0.ln_1.bias": [8],
+        "h.0.ln_1.weight": [8],
+        "h.0.ln_2.bias": [8],
+        "h.0.ln_2.weight": [8],
+        "h.0.mlp.c_fc.bias": [32],
+        "h.0.mlp.c_fc.weight": [8, 32],
+        "h.0.mlp.c_proj.bias": [8],
+        "h.0.mlp.c_proj.weight": [32, 8],
+        "ln_f.bias": [8],
+        "ln_f.weight": [8],
+        "wpe.weight": [4, 8],
+        "wte.weight": [4, 8],
+    }
+    skeleton = Skeleton(tuple((name, tuple(shape)) for name, shape in shapes.items()), heads)
     assert skeleton.structure is not None
     assert not skeleton.heads_fit
-    wte = known[-1]
-    entries = [entry(payload, name=wte[0])]
-    known[-1] = [wte[0], [4, 8]]
-    lie = canonical_json(table(payload, heads=heads, tensors=known, entries=entries))
+    tensors = [[name, shape] for name, shape in shapes.items()]
+    entries = [entry(payload, name="wte.weight")]
+    lie = canonical_json(table(payload, heads=heads, tensors=tensors, entries=entries))
     assert f"{heads} attention heads do not fit" in told(
         seal(tmp_path / "a", key, payload, lie), key
     )
-    right = canonical_json(table(payload, heads=2, tensors=known, entries=entries))
+    right = canonical_json(table(payload, heads=2, tensors=tensors, entries=entries))
     assert load_anchor(seal(tmp_path / "a", key, payload, right), key).skeleton.heads == 2
 
 
