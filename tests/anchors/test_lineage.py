@@ -1,5 +1,7 @@
 """Related and unrelated models told apart, in little time."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,10 @@ from neuralmark.anchors.locating import Located
 from neuralmark.anchors.locating.suspect import TableWeights
 from neuralmark.anchors.locating.views import Stored
 from neuralmark.anchors.moves import Move
+from neuralmark.errors import RecordError
 from neuralmark.records import Lineage
+from neuralmark.records.alignment import TensorFate
+from neuralmark.records.lineage import Kinship
 from neuralmark.structures.structure import Array
 from tests.support.models import gaussian
 from tests.support.rebuilt import anchor_of
@@ -204,3 +209,49 @@ def test_zeros_are_not_compared() -> None:
     assert neuralmark.lineage(
         model(0), zeros
     ).decided  # other weights, and nothing like the first's
+
+
+CHANGES: dict[str, Callable[[Array, np.random.Generator], Array]] = {
+    "shifted": lambda w, _: w + 5,
+    "noise": lambda w, rng: w + 2 * w.std() * rng.standard_normal(w.shape),
+    "low rank": lambda w, rng: (
+        w + rng.standard_normal((len(w), 8)) @ rng.standard_normal((8, w.shape[1]))
+    ),
+    "outliers": lambda w, rng: np.where(rng.random(w.shape) < 0.01, 50, w),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_what_lies_where_it_was_is_compared_there(how: str) -> None:
+    """However large the change in place: no order of its channels is likelier."""
+    model = {f"{n}.weight": gaussian(160, 128, seed=n) for n in range(2)}
+    stranger = {f"{n}.weight": gaussian(160, 128, seed=50 + n) for n in range(2)}
+    rng = np.random.default_rng(4)
+    hurt, other = (
+        {n: CHANGES[how](w, rng).astype(np.float32) for n, w in weights.items()}
+        for weights in (model, stranger)
+    )
+    found = neuralmark.lineage(model, hurt)
+    assert found.related
+    assert found.score > 0.2
+    assert all(each.fate.found == 1 for each in found.tensors)
+    assert not neuralmark.lineage(model, other).related
+    assert Lineage.from_dict(found.to_dict()) == found
+
+
+def test_what_was_set_aside_is_not_compared() -> None:
+    fate = TensorFate("a", "a", 0.9, 0.9, 1.0)
+    whole, half = Kinship(fate, 100), Kinship(fate, 100, 0.0, 0.5)
+    assert half.held == 50
+    both = Lineage("", "", (whole, half))
+    assert (both.score, both.compared) == (0.9, 0.75)
+    most = Lineage("", "", (Kinship(fate, 100, 0.0, 0.95),))
+    assert most.score == pytest.approx(0.045)
+    assert not most.decided
+    assert "1 behind changes that were set aside" in str(most)
+    told = half.fate.name, Lineage.from_dict(both.to_dict()).tensors[1].set_aside
+    assert told == ("a", 0.5)
+    broken = both.to_dict()
+    broken["tensors"][1]["set_aside"] = 1.5
+    with pytest.raises(RecordError):
+        Lineage.from_dict(broken)

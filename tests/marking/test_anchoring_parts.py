@@ -10,7 +10,7 @@ from neuralmark import EmbedOptions, Key
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import AnchorError
 from neuralmark.marking import anchoring
-from neuralmark.marking.anchoring import HEADS_UNKNOWN, _remarks
+from neuralmark.marking.anchoring import HEADS_UNKNOWN, remarks
 from neuralmark.marking.drafting import plan
 from neuralmark.structures.attention import UNKNOWN
 from tests.support.models import QUICK, gaussian_model
@@ -23,9 +23,9 @@ def test_unknown_heads_are_told_once(
 ) -> None:
     structure = SimpleNamespace(notes=(*more, *notes))
     anchor = cast("Any", SimpleNamespace(skeleton=SimpleNamespace(structure=structure)))
-    assert _remarks(anchor) == (HEADS_UNKNOWN,) * told
+    assert remarks(anchor) == (HEADS_UNKNOWN,) * told
     none = cast("Any", SimpleNamespace(skeleton=SimpleNamespace(structure=None)))
-    assert _remarks(none) == ()
+    assert remarks(none) == ()
 
 
 @pytest.mark.parametrize(("given", "used"), [(0, 8), (4, 4)])

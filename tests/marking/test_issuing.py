@@ -28,6 +28,7 @@ from neuralmark.marking import drafting, issuing
 from neuralmark.marking.buyers import buyer_parameters
 from neuralmark.marking.issuing import file_name
 from neuralmark.storage import files, journal
+from tests.support import architectures
 from tests.support.checks import one_line
 from tests.support.market import LABELS, Sold, chain_model, owners_key, sold
 from tests.support.models import QUICK, gaussian, saved, sharded_model
@@ -456,3 +457,15 @@ def test_the_registers_file_is_plain_json(four: Sold) -> None:
     told = json.loads((four.folder / "copies.json").read_text())
     assert told["format"] == "neuralmark-copies/1"
     assert [copy["buyer"] for copy in told["copies"]] == list(LABELS)
+
+
+def test_what_cannot_be_marked_leaves_no_folder(tmp_path: Path) -> None:
+    architectures.llama().save_pretrained(tmp_path / "llama")  # type: ignore[operator]
+    wrong = CopyOptions(heads=7)
+    for out in (tmp_path / "new", tmp_path / "there"):
+        if out.name == "there":
+            out.mkdir()
+        with pytest.raises(ParameterError, match="7 attention heads"):
+            issue_copies(tmp_path / "llama", owners_key(), ["Acme"], out, wrong)
+    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "there").is_dir()

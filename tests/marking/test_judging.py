@@ -303,11 +303,16 @@ def test_the_largest_limit_that_tensors_ask_for_is_named() -> None:
         for name, limit in (("a", 4096), ("b", 9999), ("c", 5000))
     )
     whole = TensorFate("d", "d", 1.0, 1.0, 1.0, ())
-    told = held_back(Alignment("00" * 64, 1, (*fates, whole), found=0.5))
+    sizes = tuple((name, (10, 10)) for name in "abcd")
+    told = held_back(Alignment("00" * 64, 1, (*fates, whole), found=0.5), sizes)
     assert "3 of 4 tensors" in told
     assert told.endswith("to 9999")
-    assert held_back(Alignment("00" * 64, 1, (whole,), found=1.0)) == ""
-    assert "about 25 %" in held_back(Alignment("00" * 64, 1, (whole,), effort=0.25))
+    one = (("d", (10, 10)),)
+    assert held_back(Alignment("00" * 64, 1, (whole,), found=1.0), one) == ""
+    assert held_back(Alignment("00" * 64, 1, (whole,), effort=0.25), one) == ""
+    left = TensorFate("e", "", 0.0, 0.0, 0.0, ("filled from the anchor: not looked for",))
+    both = (*one, ("e", (30, 10)))
+    assert "only 25 % of" in held_back(Alignment("00" * 64, 1, (whole, left), effort=0.1), both)
 
 
 @pytest.mark.parametrize("norm", [0.0, np.inf])

@@ -182,6 +182,50 @@ def test_an_edited_anchor(marked: Path, secret: Key) -> None:
     assert point(recheck(verdict, marked, secret), "anchor").holds is True
 
 
+def test_an_edited_alignment(marked: Path, claim: Path, secret: Key, tmp_path: Path) -> None:
+    moved = tmp_path / "moved.safetensors"
+    save_file({f"{n}x": v[::-1].copy() for n, v in load_file(marked).items()}, moved)
+    verdict = verify(moved, secret, claim=claim)
+    told = verdict.alignment
+    assert told is not None
+    assert verdict.lineage is not None
+
+    def again(edited: Verdict) -> set[str]:
+        return broken(recheck(edited, moved, secret, claim=claim))
+
+    assert again(verdict) == set()
+    assert again(replace(verdict, lineage=verdict.lineage - 0.01)) == {"lineage"}
+    assert again(replace(verdict, lineage=None)) == {"lineage"}
+    slower = replace(told, seconds=told.seconds + 9)
+    assert again(replace(verdict, alignment=slower)) == set()
+    first, *rest = told.tensors
+    edits: list[dict[str, Any]] = [
+        {"likeness": 0.1},
+        {"found": 0.5},
+        {"notes": ("a note",)},
+        {"tensors": (replace(first, source="evil.weight"), *rest)},
+        {"tensors": (replace(first, changes=("rotated",)), *rest)},
+        {"tensors": (*rest, first)},
+        {"tensors": tuple(rest)},
+    ]
+    for edit in edits:
+        assert again(replace(verdict, alignment=replace(told, **edit))) == {"alignment"}, edit
+    assert again(replace(verdict, alignment=None)) == {"alignment"}
+    less = VerifyOptions(effort=0.5)
+    other = recheck(verdict, moved, secret, claim=claim, options=less)
+    assert point(other, "alignment").holds is None
+
+
+def test_a_lineage_in_place_is_checked_too(marked: Path, secret: Key) -> None:
+    verdict = verify(marked, secret)
+    assert point(recheck(verdict, marked, secret), "lineage").holds is None  # without the anchor
+    options = VerifyOptions(anchor=f"{marked}.anchor")
+    again = recheck(verdict, marked, secret, options=options)
+    assert point(again, "lineage").holds is True
+    again = recheck(replace(verdict, lineage=0.2), marked, secret, options=options)
+    assert broken(again) == {"lineage"}
+
+
 def test_another_key_is_not_tried(marked: Path, secret: Key, tmp_path: Path) -> None:
     result = recheck(verify(marked, secret), tmp_path / "need not exist", Key.new(QUICK))
     assert broken(result) == {"key"}

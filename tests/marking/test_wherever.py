@@ -169,7 +169,7 @@ def test_effort_looks_for_a_share(case: Case) -> None:
     save_file(table(9), stranger)
     other = neuralmark.verify(stranger, case.key, claim=case.claim, options=options)
     assert not other.verified
-    assert "only about 20 % of the marked weights were looked for" in other.reason
+    assert "only 25 % of the marked weights were looked for" in other.reason
     with pytest.raises(ParameterError, match="effort"):
         VerifyOptions(effort=0)
     with pytest.raises(ParameterError, match="align_limit"):

@@ -234,3 +234,16 @@ def test_a_loose_claim_does_not_find_the_sealed_mark(tmp_path: Path) -> None:
     found = neuralmark.verify(model, key, claim=loose)
     assert found.anchor_digest is None
     assert found.verified  # the mark that was trained in lies in the same tensors
+
+
+@pytest.mark.parametrize(("heads", "told"), [(8, False), (7, True)])
+def test_heads_that_do_not_fit_are_told(heads: int, told: bool, tmp_path: Path) -> None:
+    model, key = architectures.llama(), Key.new(SMALL)
+    model.config.num_attention_heads = heads  # type: ignore[union-attr]
+    mark = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), key)
+    with pytest.raises(ParameterError, match="9 attention heads do not fit"):
+        mark.seal(tmp_path / "m", EmbedOptions(heads=9))
+    done = mark.seal(tmp_path / "m")
+    assert any("7 attention heads" in each for each in done.warnings) is told
+    assert done.claim.anchor is not None
+    assert done.claim.anchor.heads == (0 if told else 8)

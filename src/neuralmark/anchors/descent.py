@@ -14,8 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from neuralmark.anchors.anchor import MARKED, Anchor, AnchorEntry
+from neuralmark.anchors.cleaning import clean
 from neuralmark.anchors.moves import Move
 from neuralmark.anchors.resembling import comparable, resemblance
+from neuralmark.anchors.standing import holding, left_of
 from neuralmark.records.alignment import TensorFate
 from neuralmark.records.lineage import Kinship, Lineage
 from neuralmark.structures.structure import Array, Indices
@@ -27,6 +29,10 @@ MOST_IN_PLACE = 8
 TAUGHT = 0.6
 """The least chance of a tensor that was rotated. Trainings on the same text give tokens much the
 same places up to a rotation: embeddings of strangers come to 0.39, of positions to 0.47."""
+
+FAINTLY = 0.5
+"""What is less alike is looked at behind what may have been added to it."""
+ASIDE = "a part of it was set aside as added later"
 
 _MOST_CHANCE = 0.999
 _TURNED = 0.4
@@ -71,15 +77,39 @@ def _ways(move: Move) -> float:
     return ways
 
 
-def kinship(fate: TensorFate, values: Array, anchor: Anchor, moves: Sequence[Move]) -> Kinship:
-    """How alike a tensor is that was put back in order, and what chance would give."""
+def kinship(
+    fate: TensorFate, values: Array, anchor: Anchor, moves: Sequence[Move], set_aside: float = 0.0
+) -> Kinship:
+    """How alike a tensor is that was put back in order, and what chance would give.
+
+    Where a share of it was set aside, `values` have the anchor's in its place, which makes them no
+    more alike than the rest is: `fate.restored`.
+    """
     entry = anchor.entry(fate.name)
     places = [_spaced(length) for length in entry.shape[:2]]
     for axis, taken in enumerate(places):
         values = np.take(values, taken, axis=axis)
     alike = resemblance(values, anchor.part(fate.name, places))
+    alike = min(alike, fate.restored) if set_aside else alike
     size = math.prod(entry.shape)
-    return Kinship(replace(fate, restored=_short(alike)), size, _short(chance_of(moves, size)))
+    told = replace(fate, restored=_short(alike))
+    return Kinship(told, size, _short(chance_of(moves, size)), _short(set_aside))
+
+
+def where_it_lies(name: str, stored: str, values: Array, anchor: Array, *, deep: bool) -> Kinship:
+    """How alike a tensor is as it lies, nothing put in order.
+
+    If `deep` and it shows no likeness, what was added to it is set aside, as far as that shows.
+    """
+    alike, share = resemblance(values, anchor), 0.0
+    if deep and alike < FAINTLY:
+        cleaned = clean(values, anchor, holding(values))
+        left = left_of(cleaned)
+        if left.firm:
+            alike, share = 1 / math.sqrt(1 + left.noise), cleaned.share
+    changes = (ASIDE,) if share else ()
+    fate = TensorFate(name, stored, _short(alike), _short(alike), 1.0, changes)
+    return Kinship(fate, anchor.size, 0.0, _short(share))
 
 
 def lost(entry: AnchorEntry, why: str) -> Kinship:

@@ -17,7 +17,7 @@ import numpy as np
 from neuralmark.anchors.aligning import align_apart, align_together
 from neuralmark.anchors.aligning.contract import Aligned, too_large
 from neuralmark.anchors.anchor import MARKED, PARTNER, Anchor, AnchorEntry, Skeleton
-from neuralmark.anchors.descent import taught
+from neuralmark.anchors.descent import taught, where_it_lies
 from neuralmark.anchors.effort import AlignOptions
 from neuralmark.anchors.factors import DRAWN_IN, rescaled
 from neuralmark.anchors.locating import Located, LocatedWeights, locate
@@ -36,9 +36,16 @@ from neuralmark.anchors.refinding import (
 )
 from neuralmark.anchors.resembling import comparable, resemblance, turned
 from neuralmark.anchors.restoring import Progress, sought_names
+from neuralmark.anchors.standing import QUICK
 from neuralmark.core.names import canonical_name
 from neuralmark.records.alignment import TOO_LARGE, TensorFate
-from neuralmark.records.lineage import ALL_ZEROS, NOT_FINITE, NOT_LOOKED_FOR, Kinship
+from neuralmark.records.lineage import (
+    ALL_ZEROS,
+    NOT_FINITE,
+    NOT_LOOKED_FOR,
+    RELATED_SCORE,
+    Kinship,
+)
 from neuralmark.structures.structure import Array, Indices, Weights
 
 PROBED = 2
@@ -185,10 +192,32 @@ class _Search:
             placed[name] = self._placed(self._located[name], name, aligned.get(name))
         placed |= self._refound(placed)
         chances = self._chances(placed)
-        return tuple(
+        told = [
             Kinship(self._fate(entry.name, placed), math.prod(entry.shape), chances[entry.name])
             for entry in self._marked
-        )
+        ]
+        return tuple(self._where_they_lie(told))
+
+    def _where_they_lie(self, told: Sequence[Kinship]) -> Iterator[Kinship]:
+        """For what is not very alike, what lies under the same name, where that is likelier."""
+        stored = {canonical_name(name): name for name in self._other.shapes}
+        vain = 0
+        for number, each in enumerate(told):
+            name = each.fate.name
+            own = stored.get(name) if each.looked_for and name not in self._blank else None
+            if own is None or each.score >= ENOUGH or self._other.shapes[own] != self._shape(name):
+                yield each
+                continue
+            self._tell(f"comparing {name} where it lies", number, len(told))
+            values, deep = self._other[own], each.weights <= QUICK and vain < IN_VAIN
+            finite = bool(np.isfinite(values).all() and np.isfinite(self._anchor[name]).all())
+            found = where_it_lies(name, own, values, self._anchor[name], deep=deep and finite)
+            better = found.score * (1 - found.set_aside) > max(each.score, RELATED_SCORE)
+            vain += deep and not better
+            yield found if better else each
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return self._anchor.entry(name).shape
 
     def _in_order(
         self, what: str, views: Weights, names: Sequence[str], most: int

@@ -34,6 +34,7 @@ from neuralmark.anchors.standing import (
     closeness,
     holding,
     hollow,
+    left_of,
     stands,
     trusted,
 )
@@ -202,8 +203,7 @@ class Restoration:
             return BEHIND
         if name in self._aligned:
             return self._aligned[name].cosine
-        values, anchor = self._located[name].view.read(self._suspect), self._anchor[name]
-        return likeness(values, anchor) if values.shape == anchor.shape else 0.0
+        return _as_found(self._located[name].view.read(self._suspect), self._anchor[name])
 
     def _noise(self, name: str, aligned: Aligned) -> float:
         """What noise is left in a tensor that was put in order."""
@@ -259,6 +259,7 @@ class Restoration:
         values = located.view.read(self._suspect)
         if not moves_fit(values, moves, entry.shape):
             return self._filled(entry, anchor, "of another shape")
+        before = located.cosine or _as_found(values, anchor)
         beyond = too_large(values.shape, entry.shape, self._options.limit)
         values = moved(values, moves)
         if not np.isfinite(values).all():
@@ -287,14 +288,20 @@ class Restoration:
         fate = TensorFate(
             name=entry.name,
             source=located.view.describe(),
-            likeness=_short(located.cosine),
+            likeness=_short(before),
             restored=_short(cosine),
             found=_short(float(masks[0].mean() * masks[1].mean())),
             changes=tuple(dict.fromkeys((*changes, *scaled))),
         )
-        kin = kinship(fate, read, self._anchor, moves)
+        kin = self._kin(fate, values, cleaned, moves)
         share, trust, notes = cleaned.share, cleaned.trust, cleaned.notes
         return RestoredTensor(cleaned.kept, cleaned.fill, share, trust, fate, kin, notes, products)
+
+    def _kin(self, fate: TensorFate, values: Array, cleaned: Cleaned, moves: Moves) -> Kinship:
+        """How alike it is; behind what was added, if that can be told from the rest."""
+        if fate.name in self._behind and left_of(cleaned).firm:
+            return kinship(fate, _as_read(cleaned), self._anchor, moves, cleaned.share)
+        return kinship(fate, values, self._anchor, moves)
 
     @property
     def _untouched(self) -> bool:
@@ -342,6 +349,11 @@ class Restoration:
         )
         trust = Trust(anchor.size, 0.0, 0.0, rounding_of(anchor))
         return RestoredTensor(None, anchor, 1.0, trust, fate, lost(entry, why))
+
+
+def _as_found(values: Array, anchor: Array) -> float:
+    """Likeness before anything was put in order; 0 where shapes differ."""
+    return likeness(values, anchor) if values.shape == anchor.shape else 0.0
 
 
 def _namesakes(suspect: SuspectWeights, name: str) -> list[View]:

@@ -136,8 +136,13 @@ def trusted(values: Array, anchor: Array, found: Sequence[Mask] | None = None) -
     """Of a tensor in the anchor's order; `found`: which of its rows and columns are there."""
     if anchor.ndim < 2 or not np.isfinite(values).all() or hollow(values, anchor):
         return Trusted(0.0, math.inf)
-    cleaned = clean(values, anchor, holding(values) if found is None else found)
-    trust, size = cleaned.trust, float(np.mean(np.square(anchor, dtype=np.float64)))
+    return left_of(clean(values, anchor, holding(values) if found is None else found))
+
+
+def left_of(cleaned: Cleaned) -> Trusted:
+    """Of a tensor from which what was added was set aside."""
+    trust, anchor = cleaned.trust, cleaned.fill
+    size = float(np.mean(np.square(anchor, dtype=np.float64)))
     if not (trust.gain > 0 and size > 0) or _leans(cleaned, anchor, size):
         return Trusted(0.0, math.inf)
     return Trusted(trust.gain, trust.noise / trust.gain**2 / size)

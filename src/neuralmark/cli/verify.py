@@ -282,18 +282,11 @@ def _details(verdict: "Verdict") -> list[tuple[str, str]]:
     if verdict.parameters.scheme != "neuralmark":
         rows.insert(0, ("scheme", verdict.parameters.scheme))
     if verdict.certified_radius is not None:
-        relative = verdict.certified_radius_relative
-        rows.append(
-            (
-                "certified radius",
-                (
-                    ""
-                    if relative is None
-                    else f"{output.percent_at_least(relative)} of the weights' norm: "
-                )
-                + "no smaller change undoes this verdict, even by someone who knows the key",
-            )
-        )
+        relative, radius = verdict.certified_radius_relative, f"{verdict.certified_radius:.3g}"
+        if relative is not None:
+            radius = f"{output.percent_at_least(relative)} of the weights' norm"
+        said = "no smaller change undoes this verdict, even by someone who knows the key"
+        rows.append(("certified radius", f"{radius}: {said}"))
     rows += [(f"sha256 {name}", digest) for name, digest in (verdict.sha256 or {}).items()]
     rows += [(f"version of {name}", pin) for name, pin in list(verdict.pins.items())[:MOST_NOTES]]
     rows.append(("reason", verdict.reason))

@@ -49,7 +49,7 @@ def anchored(
     recipe = AnchorRecipe(planned.placement, heads, options.anchor_bits)
     make = partial(build, original, recipe, progress=progress)
     anchor = make() if file is None else write_anchor(file, planned.key, make)
-    return planned.bound_to(claimed_anchor(anchor)), _remarks(anchor, told)
+    return planned.bound_to(claimed_anchor(anchor)), remarks(anchor, told)
 
 
 def _as_before(
@@ -71,7 +71,7 @@ def _as_before(
     if file is not None:
         files.copy_file(earlier, file)
     distant = (DISTANT.format(alike),) if alike < NEAR else ()
-    return planned.bound_to(claimed_anchor(anchor)), distant + _remarks(anchor)
+    return planned.bound_to(claimed_anchor(anchor)), distant + remarks(anchor)
 
 
 def _likeness(planned: MarkingPlan, anchor: Anchor) -> float:
@@ -84,7 +84,8 @@ def _likeness(planned: MarkingPlan, anchor: Anchor) -> float:
     return float(np.average(found, weights=weights))
 
 
-def _remarks(anchor: Anchor, heads: int = 0) -> tuple[str, ...]:
+def remarks(anchor: Anchor, heads: int = 0) -> tuple[str, ...]:
+    """What the owner should know of an anchor, given the heads that the model tells of."""
     structure = anchor.skeleton.structure
     notes = () if structure is None else structure.notes
     if UNKNOWN not in notes:

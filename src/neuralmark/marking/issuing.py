@@ -13,7 +13,8 @@ import hashlib
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -128,9 +129,7 @@ def issue_copies(
     options, labels, folder = options_of(CopyOptions, options), buyers_of(buyers), Path(out)
     model = _required(key, model)
     tell = progress or (lambda *_: None)
-    with files.writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with journal.exclusive(folder):
+    with _made(folder), journal.exclusive(folder):
         _sweep(folder)
         tell("the owner's copy", 0, len(labels) + 1)
         register, notes = _begun(model, key, folder, options, overwrite=overwrite)
@@ -165,6 +164,21 @@ def _sweep(folder: Path) -> None:
     for entry in list(folder.iterdir()):
         if _LEFTOVER.fullmatch(entry.name):
             files.remove(entry)
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """The folder, which is taken away again if it is new and what fails leaves nothing in it."""
+    new = not folder.exists()
+    with files.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if new:
+            with suppress(OSError):  # it holds what was finished
+                folder.rmdir()
+        raise
 
 
 def _begun(

@@ -29,6 +29,7 @@ from neuralmark.records import (
     TensorRead,
     Verdict,
 )
+from neuralmark.records.lineage import NOT_LOOKED_FOR
 from neuralmark.records.verdict import Status
 
 AS_READ = "F32"
@@ -38,6 +39,8 @@ RAW_REASON = (
     "the bits match, but this key is a matrix made elsewhere, and a matrix can be fitted to a"
     " model that carries no mark; only a key derived from a secret can verify"
 )
+
+BESIDE = "; some weights of these tensors that do not carry the mark are NaN or infinite"
 
 CHOSEN_REASON = (
     "the bits match, but this key was chosen freely, and one can be chosen to fit a model that"
@@ -128,6 +131,7 @@ def _judged(
     needed = bound.boundary(bits, trials)
     status, reason = _status(key, finding, needed, looked)
     reading, attempt = finding.reading, finding.attempt
+    reason += "" if np.isfinite(reading.norm) else BESIDE
     carriers = reading.carriers
     radius = relative = None
     scheme = schemes.of(finding.mark)
@@ -222,7 +226,7 @@ def elsewhere(matched: int, record: Alignment) -> str:
     )
 
 
-def held_back(record: Alignment) -> str:
+def held_back(record: Alignment, placement: Placement) -> str:
     """Words for what the options kept from being found; empty where they kept nothing."""
     from neuralmark.anchors.aligning.contract import limit_needed  # only where something is aligned
 
@@ -234,9 +238,15 @@ def held_back(record: Alignment) -> str:
             f"; {len(limited)} of {len(record.tensors)} tensors were too large to align: raise the"
             f" limit (VerifyOptions(align_limit=...)) to {needed}"
         )
-    if record.effort < 1:
+    sizes = [math.prod(shape) for _, shape in placement]
+    looked = sum(
+        size
+        for size, fate in zip(sizes, record.tensors, strict=True)
+        if not any(change.endswith(NOT_LOOKED_FOR) for change in fate.changes)
+    )
+    if looked < sum(sizes):
         words += (
-            f"; only about {_share(record.effort)} of the marked weights were looked for: raise the"
+            f"; only {_share(looked / sum(sizes))} of the marked weights were looked for: raise the"
             " effort (VerifyOptions(effort=...))"
         )
     return words

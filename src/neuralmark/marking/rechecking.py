@@ -15,6 +15,9 @@ RECHECK_FORMAT = "neuralmark-recheck/1"
 _CLOSE = 1e-6
 """Sums of other machines may differ in the last digits; what is rounded differs by less."""
 
+_ROUNDED = 2e-4
+"""The same of cosines, shares and scores, which are rounded to four digits or more."""
+
 
 @dataclass(frozen=True)
 class RecheckPoint:
@@ -193,6 +196,7 @@ def _points(then: Verdict, now: Verdict, claim: Claim | None) -> Iterator[Rechec
     yield _same("bits", then.bits, now.bits)
     yield _same("bits matched", then.matched, now.matched)
     yield _readings(then, now)
+    yield from _aligned(then, now)
     yield _same("boundary", then.boundary, now.boundary)
     yield _same("trials", then.trials, now.trials)
     yield _near("bound", then.bound_log2, now.bound_log2)
@@ -238,6 +242,35 @@ def _readings(then: Verdict, now: Verdict) -> RecheckPoint:
     """Without the anchor there is one reading, which the other points are about."""
     told, found = ([[r.kind, r.matched] for r in v.readings] for v in (then, now))
     return RecheckPoint("readings", told, found, None if not found else told == found)
+
+
+def _aligned(then: Verdict, now: Verdict) -> Iterator[RecheckPoint]:
+    """What became of the weights; told only where now less was done for it, or no anchor is there.
+
+    Cosines may differ in the last digits on another machine.
+    """
+    if not (then.readings or now.readings):
+        return
+    told, found = (None if v.alignment is None else v.alignment.to_dict() for v in (then, now))
+    for each in (told, found):
+        if each is not None:
+            del each["seconds"]
+    other = told is not None and found is not None and told["effort"] != found["effort"]
+    unknown = not now.readings or other
+    yield RecheckPoint("alignment", told, found, None if unknown else _alike(told, found))
+    score = _alike(then.lineage, now.lineage)
+    yield RecheckPoint("lineage", then.lineage, now.lineage, None if unknown else score)
+
+
+def _alike(then: Any, now: Any) -> bool:
+    """Whether two values as JSON has them are the same, up to the last digits of fractions."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        return set(then) == set(now) and all(_alike(then[name], now[name]) for name in then)
+    if isinstance(then, list) and isinstance(now, list):
+        return len(then) == len(now) and all(map(_alike, then, now))
+    if isinstance(then, float) and isinstance(now, float):
+        return math.isclose(then, now, abs_tol=_ROUNDED)
+    return bool(then == now)
 
 
 def _gaps(verdict: Verdict) -> list[str]:

@@ -242,7 +242,7 @@ def examine_anchored(
             BitsRead(POSITION, None if placed is None else placed.matched, why),
             BitsRead(ALIGNED, aligned.matched),
         )
-        if placed is not None and placed.matched > aligned.matched:
+        if placed is not None and (placed.matched > aligned.matched or not record.enough):
             looked = Looked.at(suspect, [placed.attempt], trials=trials)
             verdict = judge(placed, suspect, key, looked, full_digest=bool(options.full_digest))
             found = elsewhere(aligned.matched, record)
@@ -251,7 +251,7 @@ def examine_anchored(
             broken = _broken(suspect, anchor, restoration.broken) if placed is None else []
             looked = Looked.restored(suspect, anchor.placement, record.found, trials, broken)
             verdict = judge_aligned(aligned, suspect, key, looked, record, digest())
-    more = held_back(record) if verdict.status in _NOT_FOUND else ""
+    more = held_back(record, anchor.placement) if verdict.status in _NOT_FOUND else ""
     told = f"{verdict.reason}{more}"
     score = score_of(restoration.kinships())
     return replace(verdict, reason=told, readings=readings, alignment=record, lineage=score)

@@ -36,6 +36,7 @@ class Kinship:
         weights: How many weights it has.
         chance: The likeness to which the same alignment brings strangers with the same spectra; 0
             where nothing had to be aligned.
+        set_aside: Share of it that shows itself as added later, and was not compared.
 
     Examples:
         >>> Kinship(TensorFate("a", "b", 0.1, 0.9, 1.0), weights=100, chance=0.2).score
@@ -45,6 +46,7 @@ class Kinship:
     fate: TensorFate
     weights: int
     chance: float = 0.0
+    set_aside: float = 0.0
 
     @property
     def looked_for(self) -> bool:
@@ -57,6 +59,11 @@ class Kinship:
         if self.fate.changes in ((NOT_FINITE,), (ALL_ZEROS,)):
             return False
         return self.looked_for and not any(c.startswith(TOO_LARGE) for c in self.fate.changes)
+
+    @property
+    def held(self) -> float:
+        """How many of its weights were compared."""
+        return self.weights * (1 - self.set_aside) if self.compared else 0.0
 
     @property
     def score(self) -> float:
@@ -101,19 +108,22 @@ class Lineage(Record):
         """
         if self.compared < LEAST_COMPARED:
             return self.least_score
-        return _mean([each for each in self.tensors if each.compared])
+        return _mean(self.tensors, sum(each.held for each in self.tensors))
 
     @property
     def least_score(self) -> float:
         """The score if all that could not be compared were unlike."""
-        return _mean([each for each in self.tensors if each.looked_for])
+        return _mean(self.tensors, self._sought)
 
     @property
     def compared(self) -> float:
         """Share of the weights looked for that could be compared."""
-        whole = sum(each.weights for each in self.tensors if each.looked_for)
-        part = sum(each.weights for each in self.tensors if each.compared)
-        return round(part / whole, 6) if whole else 0.0
+        part = sum(each.held for each in self.tensors)
+        return round(part / self._sought, 6) if self._sought else 0.0
+
+    @property
+    def _sought(self) -> int:
+        return sum(each.weights for each in self.tensors if each.looked_for)
 
     @property
     def decided(self) -> bool:
@@ -123,8 +133,10 @@ class Lineage(Record):
     @property
     def hindrance(self) -> str:
         """Why tensors could not be compared, and what to do about it; empty where all were."""
-        left = [each for each in self.tensors if each.looked_for and not each.compared]
-        if not left:
+        sought = [each for each in self.tensors if each.looked_for]
+        left = [each for each in sought if not each.compared]
+        added = sum(each.set_aside > 0 for each in sought)
+        if not (left or added):
             return "" if self.tensors else "the first model has no matrix that is large enough"
         changes = [change for each in left for change in each.fate.changes]
         limits = [int(found[1]) for found in map(_LIMIT.search, changes) if found]
@@ -133,6 +145,7 @@ class Lineage(Record):
             (beyond, f"too large to align (raise align_limit to {max(limits, default=0)})"),
             (changes.count(NOT_FINITE), "with NaN or infinity"),
             (changes.count(ALL_ZEROS), "all zeros"),
+            (added, "behind changes that were set aside"),
         ]
         told = ", ".join(f"{count} {what}" for count, what in parts if count)
         return f"of {len(self.tensors)} tensors {told}"
@@ -141,8 +154,7 @@ class Lineage(Record):
     def looked_at(self) -> float:
         """Share of the first model's weights that was looked for: below 1 by choice (effort)."""
         whole = sum(each.weights for each in self.tensors)
-        part = sum(each.weights for each in self.tensors if each.looked_for)
-        return round(part / whole, 6) if whole else 0.0
+        return round(self._sought / whole, 6) if whole else 0.0
 
     @property
     def related(self) -> bool:
@@ -187,6 +199,7 @@ class Lineage(Record):
                 asdict(each.fate)
                 | {"changes": list(each.fate.changes)}
                 | {"weights": each.weights, "chance": each.chance, "score": each.score}
+                | ({"set_aside": each.set_aside} if each.set_aside else {})
                 for each in self.tensors
             ],
             "seconds": self.seconds,
@@ -199,7 +212,12 @@ class Lineage(Record):
             model=given.text("model"),
             other=given.text("other"),
             tensors=tuple(
-                Kinship(TensorFate.read(each), each.count("weights"), each.number("chance"))
+                Kinship(
+                    TensorFate.read(each),
+                    each.count("weights"),
+                    each.number("chance"),
+                    _share(each, "set_aside"),
+                )
                 for each in given.tables("tensors")
             ),
             seconds=given.number("seconds"),
@@ -208,7 +226,13 @@ class Lineage(Record):
         )
 
 
-def _mean(counted: Sequence[Kinship]) -> float:
-    """The scores, weighted by size."""
-    whole = sum(each.weights for each in counted)
-    return round(sum(each.score * each.weights for each in counted) / whole, 6) if whole else 0.0
+def _share(given: Fields, name: str) -> float:
+    share = 0.0 if given.optional(name) is None else given.number(name)
+    if not 0 <= share <= 1:
+        raise ValueError("a share is impossible")
+    return share
+
+
+def _mean(tensors: Sequence[Kinship], whole: float) -> float:
+    """The scores of what was compared, as a share of so many weights."""
+    return round(sum(each.score * each.held for each in tensors) / whole, 6) if whole else 0.0

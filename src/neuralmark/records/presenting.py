@@ -79,13 +79,14 @@ def lineage_in_words(score: float | None) -> str:
     """What the score of a verdict's lineage says.
 
     >>> lineage_in_words(0.9837)
-    'score 0.984: related (from 0.1 on); a sign of descent, not of ownership'
+    'score 0.984: related (0.1 or more); a sign of descent, not of ownership'
     """
     if score is None:
         return "not told: too little could be compared with the anchor"
-    said = "related" if score >= RELATED_SCORE else "no sign of a relation"
-    limit = f"(from {RELATED_SCORE:g} on)"
-    return f"score {score:.3f}: {said} {limit}; a sign of descent, not of ownership"
+    if score < RELATED_SCORE:
+        return f"score {score:.3f}: no sign of a relation ({RELATED_SCORE:g} or more would be one)"
+    limit = f"({RELATED_SCORE:g} or more)"
+    return f"score {score:.3f}: related {limit}; a sign of descent, not of ownership"
 
 
 def framed(title: str, lines: str, colour: str = PLAIN) -> str:

@@ -18,6 +18,7 @@ from neuralmark.anchors.originals import OriginalTensor, Piece
 from neuralmark.anchors.sealed import write_anchor
 from neuralmark.errors import OutputError, ParameterError, UnsuitableTensorError
 from neuralmark.keys.key import Key
+from neuralmark.marking.anchoring import remarks
 from neuralmark.marking.beside import Places, places_for
 from neuralmark.marking.claiming import claimed_anchor
 from neuralmark.marking.drafting import require_writable
@@ -68,7 +69,7 @@ def seal_training(mark: LiveMark, trained: Site, out: str | Path, wish: SealWish
         claim=done.claim.at(places.claim),
         claim_file=str(places.claim),
         anchor_file=str(places.anchor),
-        warnings=done.warnings + _disturbed(before, after),
+        warnings=done.warnings + remarks(anchor, _told_heads(site)) + _disturbed(before, after),
         others=((before, after),),
     )
 
@@ -135,10 +136,15 @@ def _files(places: Places, *, writes: bool) -> Iterator[Places | None]:
 def _anchor(site: Site, options: EmbedOptions, file: Path | None) -> Anchor:
     """The anchor of the live weights; all processes read them, one may write it."""
     original = LiveOriginal(site.model)
-    heads = fitting_heads(original, options.heads, Hints.of(site.model.module, 0).heads)
+    heads = fitting_heads(original, options.heads, _told_heads(site))
     recipe = AnchorRecipe(site.placement, heads, options.anchor_bits)
     make = partial(build, original, recipe)
     return make() if file is None else write_anchor(file, site.key, make)
+
+
+def _told_heads(site: Site) -> int:
+    """The attention heads that the module's configuration tells of; 0: none."""
+    return Hints.of(site.model.module, 0).heads
 
 
 def _verdict(module: torch.nn.Module, key: Key, claim: Claim) -> Verdict:
