@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import neuralmark
@@ -211,7 +212,7 @@ def test_zeros_are_not_compared() -> None:
     ).decided  # other weights, and nothing like the first's
 
 
-CHANGES: dict[str, Callable[[Array, np.random.Generator], Array]] = {
+CHANGES: dict[str, Callable[[Array, np.random.Generator], npt.NDArray[np.floating]]] = {
     "shifted": lambda w, _: w + 5,
     "noise": lambda w, rng: w + 2 * w.std() * rng.standard_normal(w.shape),
     "low rank": lambda w, rng: (

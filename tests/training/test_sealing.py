@@ -245,5 +245,6 @@ def test_heads_that_do_not_fit_are_told(heads: int, told: bool, tmp_path: Path) 
         mark.seal(tmp_path / "m", EmbedOptions(heads=9))
     done = mark.seal(tmp_path / "m")
     assert any("7 attention heads" in each for each in done.warnings) is told
+    assert done.claim is not None
     assert done.claim.anchor is not None
     assert done.claim.anchor.heads == (0 if told else 8)

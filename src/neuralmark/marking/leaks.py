@@ -266,7 +266,7 @@ class _LeakSearch:
             return f"{said}; without the anchor, mixed or rearranged copies are not found"
         if not record.enough:
             return f"{said}; less than {LEAST_FOUND:.0%} of the marked weights were found"
-        return said + held_back(record)
+        return said + held_back(record, self.claim.placement)
 
 
 def _matched(mark: Mark, pooled: Float) -> int:
