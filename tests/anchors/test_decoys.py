@@ -39,7 +39,7 @@ def test_decoys_hide_nothing(how: str, kind: str, hows: tuple[str, ...]) -> None
     moved = rebuilt(marked, how)
     record, bits = restored({**decoys(moved, kind), **fused(moved, *hows)}, anchor)
     assert bits >= NEARLY_ALL
-    assert record.found > 0.99
+    assert record.found > 0.97
 
 
 @pytest.mark.parametrize("how", ["channels", "all"])

@@ -17,7 +17,7 @@ from tests.support.speaking import trained
 
 INNER = ("o_proj", "down_proj", "output.dense", "c_proj")
 """What reads heads or hidden channels, not the stream."""
-FEW = 8
+FEW = 12
 
 
 def loud(table: Table, share: float, times: float = 4.0) -> Table:

@@ -28,7 +28,7 @@ from neuralmark.marking.judging import (
 from neuralmark.marking.placement import Tensor, catalogue_of
 from neuralmark.marking.reading import Attempt, Reading
 from neuralmark.records import Coverage, Digest, Gap
-from neuralmark.records.alignment import Alignment
+from neuralmark.records.alignment import Alignment, TensorFate
 
 GAP = Gap("b", 6, "it is not there")
 
@@ -110,7 +110,8 @@ def test_weights_are_put_in_order_where_their_place_is_not_enough(
 
     def restored(*_: Any) -> Any:
         asked.append(1)
-        return SimpleNamespace(record=lambda: Alignment("00" * 64, 1, (), found=1.0))
+        record = Alignment("00" * 64, 1, (TensorFate("a", "a", 1.0, 1.0, 1.0),), found=1.0)
+        return SimpleNamespace(record=lambda: record, kinships=lambda: ())
 
     def judged(finding: Finding, *_: Any, **__: Any) -> Any:
         return replace(verdict, mapping=finding.attempt.mapping)
@@ -122,7 +123,7 @@ def test_weights_are_put_in_order_where_their_place_is_not_enough(
     monkeypatch.setattr(verification, "_restored", lambda *_: found("anchor", aligned))
     monkeypatch.setattr(verification, "judge", judged)
     monkeypatch.setattr(verification, "judge_aligned", judged)
-    anchor = cast("Any", SimpleNamespace(placement=(("a", (3, 6)),)))
+    anchor = cast("Any", SimpleNamespace(placement=(("a", (3, 6)),), entries=()))
     made = verification.examine_anchored(cast("Any", Nothing()), key, anchor)
     assert made.mapping == reading
     assert bool(asked) == looked

@@ -258,8 +258,9 @@ def _aligned(then: Verdict, now: Verdict) -> Iterator[RecheckPoint]:
     other = told is not None and found is not None and told["effort"] != found["effort"]
     unknown = not now.readings or other
     yield RecheckPoint("alignment", told, found, None if unknown else _alike(told, found))
-    score = _alike(then.lineage, now.lineage)
-    yield RecheckPoint("lineage", then.lineage, now.lineage, None if unknown else score)
+    untold = unknown or then.lineage is None  # verdicts of the first days have none
+    score = None if untold else _alike(then.lineage, now.lineage)
+    yield RecheckPoint("lineage", then.lineage, now.lineage, score)
 
 
 def _alike(then: Any, now: Any) -> bool:
