@@ -26,4 +26,6 @@ Nothing in this package sees a key's matrix, bits or carriers.
     refinding a second look for what nothing could be aligned to
     effort    how much is done for it
     restoring all of it in order: a suspect in the anchor's coordinates, and what was done
+    descent   how alike a suspect is to the anchor, for the verdict's line
+    lineage   the same of two models, without a mark
 """

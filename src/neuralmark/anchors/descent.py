@@ -15,10 +15,11 @@ import numpy as np
 
 from neuralmark.anchors.anchor import MARKED, Anchor, AnchorEntry
 from neuralmark.anchors.cleaning import clean
+from neuralmark.anchors.effort import over_all_depths
 from neuralmark.anchors.moves import Move
 from neuralmark.anchors.resembling import comparable, resemblance
 from neuralmark.anchors.standing import holding, left_of
-from neuralmark.records.alignment import TensorFate
+from neuralmark.records.alignment import TensorFate, recorded
 from neuralmark.records.lineage import Kinship, Lineage
 from neuralmark.structures.structure import Array, Indices
 
@@ -92,8 +93,8 @@ def kinship(
     alike = resemblance(values, anchor.part(fate.name, places))
     alike = min(alike, fate.restored) if set_aside else alike
     size = math.prod(entry.shape)
-    told = replace(fate, restored=_short(alike))
-    return Kinship(told, size, _short(chance_of(moves, size)), _short(set_aside))
+    told = replace(fate, restored=recorded(alike))
+    return Kinship(told, size, recorded(chance_of(moves, size)), recorded(set_aside))
 
 
 def where_it_lies(name: str, stored: str, values: Array, anchor: Array, *, deep: bool) -> Kinship:
@@ -108,8 +109,8 @@ def where_it_lies(name: str, stored: str, values: Array, anchor: Array, *, deep:
         if left.firm:
             alike, share = 1 / math.sqrt(1 + left.noise), cleaned.share
     changes = (ASIDE,) if share else ()
-    fate = TensorFate(name, stored, _short(alike), _short(alike), 1.0, changes)
-    return Kinship(fate, anchor.size, 0.0, _short(share))
+    fate = TensorFate(name, stored, recorded(alike), recorded(alike), 1.0, changes)
+    return Kinship(fate, anchor.size, 0.0, recorded(share))
 
 
 def lost(entry: AnchorEntry, why: str) -> Kinship:
@@ -123,7 +124,7 @@ def in_place(anchor: Anchor, read: RowReader) -> tuple[Kinship, ...]:
     Where a run begins follows from the anchor's digest.
     """
     marked = [e for e in anchor.entries if e.role == MARKED and comparable(e.shape)]
-    order = sorted(range(len(marked)), key=lambda i: (i * 0.6180339887498949) % 1.0)
+    order = over_all_depths(len(marked))
     told = []
     for entry in (marked[place] for place in sorted(order[:MOST_IN_PLACE])):
         rows = _run(entry, anchor.digest)
@@ -134,7 +135,7 @@ def in_place(anchor: Anchor, read: RowReader) -> tuple[Kinship, ...]:
         alike = resemblance(
             np.take(values, columns, axis=1), anchor.part(entry.name, [rows, columns])
         )
-        fate = TensorFate(entry.name, entry.name, _short(alike), _short(alike), 1.0)
+        fate = TensorFate(entry.name, entry.name, recorded(alike), recorded(alike), 1.0)
         told.append(Kinship(fate, math.prod(entry.shape)))
     return tuple(told)
 
@@ -157,7 +158,3 @@ def _run(entry: AnchorEntry, digest: bytes) -> Indices:
     drawn = hashlib.sha256(digest + entry.name.encode("utf-8", "replace")).digest()
     first = int.from_bytes(drawn[:8], "big") % (entry.shape[0] - count + 1)
     return np.arange(first, first + count)
-
-
-def _short(value: float) -> float:
-    return float(min(1.0, max(-1.0, round(value, 6))))

@@ -38,7 +38,7 @@ from neuralmark.anchors.resembling import comparable, resemblance, turned
 from neuralmark.anchors.restoring import Progress, sought_names
 from neuralmark.anchors.standing import QUICK
 from neuralmark.core.names import canonical_name
-from neuralmark.records.alignment import TOO_LARGE, TensorFate
+from neuralmark.records.alignment import TOO_LARGE, TensorFate, recorded
 from neuralmark.records.lineage import (
     ALL_ZEROS,
     NOT_FINITE,
@@ -298,7 +298,7 @@ class _Search:
             for name, each in placed.items()
             if each.aligned is not None
         }
-        return {e.name: _short(min(luck_of.get(e.name, 0.0), 0.999)) for e in self._marked}
+        return {e.name: recorded(min(luck_of.get(e.name, 0.0), 0.999)) for e in self._marked}
 
     def _fate(self, name: str, placed: Mapping[str, _Placed]) -> TensorFate:
         if name in placed:
@@ -306,9 +306,9 @@ class _Search:
             return TensorFate(
                 name=name,
                 source=each.located.view.describe(),
-                likeness=_short(each.located.cosine),
-                restored=_short(each.likeness),
-                found=_short(each.found),
+                likeness=recorded(each.located.cosine),
+                restored=recorded(each.likeness),
+                found=recorded(each.found),
                 changes=self._with_limit(name, each),
             )
         why = NOT_FINITE if name in self._broken else NOT_FOUND
@@ -350,8 +350,3 @@ class Strangers(Mapping[str, Array]):
 def _work(shape: Sequence[int]) -> int:
     """What it takes to put a tensor in order, up to a factor: its axes are assigned."""
     return sum(length**3 for length in shape[:2])
-
-
-def _short(value: float) -> float:
-    """To six digits: what is recorded does not hang on the last bits of a sum."""
-    return float(min(1.0, max(-1.0, round(value, 6))))

@@ -16,7 +16,7 @@ from neuralmark.anchors.aligning.contract import ALIKE, Aligned, too_large
 from neuralmark.anchors.anchor import ALIGNER_VERSION, MARKED, Anchor, AnchorEntry
 from neuralmark.anchors.cleaning import Cleaned, Trust, clean, rounding_of
 from neuralmark.anchors.descent import kinship, lost
-from neuralmark.anchors.effort import AlignOptions
+from neuralmark.anchors.effort import AlignOptions, over_all_depths
 from neuralmark.anchors.factors import likeness, rescaled
 from neuralmark.anchors.locating import Located, LocatedWeights, locate
 from neuralmark.anchors.locating.suspect import SuspectWeights, own_name
@@ -38,7 +38,7 @@ from neuralmark.anchors.standing import (
     stands,
     trusted,
 )
-from neuralmark.records.alignment import Alignment, TensorFate
+from neuralmark.records.alignment import Alignment, TensorFate, recorded
 from neuralmark.records.lineage import NOT_FINITE, NOT_LOOKED_FOR, Kinship
 from neuralmark.structures.structure import Array
 
@@ -236,9 +236,9 @@ class Restoration:
             aligner=ALIGNER_VERSION,
             tensors=tuple(each.fate for each in self._done),
             effort=self._options.effort,
-            found=_short(found if whole else 0.0),
-            set_aside=_short(max(0.0, filled - (1 - found))),
-            likeness=_short(_cosine((dot, energy, held))),
+            found=recorded(found if whole else 0.0),
+            set_aside=recorded(max(0.0, filled - (1 - found))),
+            likeness=recorded(_cosine((dot, energy, held))),
             notes=tuple(f"{each.fate.name}: {note}" for each in self._done for note in each.notes),
             seconds=round(time.monotonic() - self._begun, 1),
         )
@@ -288,9 +288,9 @@ class Restoration:
         fate = TensorFate(
             name=entry.name,
             source=located.view.describe(),
-            likeness=_short(before),
-            restored=_short(cosine),
-            found=_short(float(masks[0].mean() * masks[1].mean())),
+            likeness=recorded(before),
+            restored=recorded(cosine),
+            found=recorded(float(masks[0].mean() * masks[1].mean())),
             changes=tuple(dict.fromkeys((*changes, *scaled))),
         )
         kin = self._kin(fate, values, cleaned, moves)
@@ -313,8 +313,8 @@ class Restoration:
         fate = TensorFate(
             name=entry.name,
             source=located.view.describe(),
-            likeness=_short(located.cosine),
-            restored=_short(_cosine(products)),
+            likeness=recorded(located.cosine),
+            restored=recorded(_cosine(products)),
             found=1.0,
             changes=tuple(dict.fromkeys(located.changes)),
         )
@@ -365,7 +365,7 @@ def sought_names(marked: list[AnchorEntry], effort: float) -> frozenset[str]:
     """The tensors that are looked for: a share of the weights, spread over all depths."""
     if effort >= 1:
         return frozenset(entry.name for entry in marked)
-    order = sorted(range(len(marked)), key=lambda i: (i * 0.6180339887498949) % 1.0)
+    order = over_all_depths(len(marked))
     wanted = effort * sum(math.prod(entry.shape) for entry in marked)
     chosen, total = set(), 0
     for place in order:
@@ -400,11 +400,6 @@ def _products(values: Array, anchor: Array) -> tuple[float, float, float]:
 def _mean(values: list[float], sizes: list[int]) -> float:
     whole = sum(sizes)
     return math.fsum(v * s for v, s in zip(values, sizes, strict=True)) / whole if whole else 0.0
-
-
-def _short(value: float) -> float:
-    """To six digits: what is recorded does not hang on the last bits of a sum."""
-    return float(min(1.0, max(-1.0, round(value, 6))))
 
 
 def restore(

@@ -16,6 +16,15 @@ TOO_LARGE: Final = "too large to align"
 READING_KINDS: tuple[ReadingKind, ...] = get_args(ReadingKind)
 
 
+def recorded(value: float) -> float:
+    """A cosine or a share to six digits: what is recorded does not hang on the last of a sum.
+
+    >>> recorded(1 / 3), recorded(1.0000001)
+    (0.333333, 1.0)
+    """
+    return float(min(1.0, max(-1.0, round(value, 6))))
+
+
 @dataclass(frozen=True)
 class BitsRead:
     """What one way of reading an anchored mark gave.
