@@ -180,8 +180,11 @@ def test_attacks_that_need_data_show_the_python_call(marked: Path) -> None:
         if not needs & {"data", "model"}:
             continue
         line = call("attack", name, marked).failed(2, "MissingDataError")
-        assert f"neuralmark.attacks.launch(neuralmark.attacks.get('{name}')()" in line
-        assert ("data=" in line) == ("data" in needs)
+        if "data" in needs:
+            assert f"neuralmark.attacks.launch(neuralmark.attacks.get('{name}')()" in line
+            assert "data=" in line
+        else:
+            assert line.endswith(f"neuralmark attack {name} MODEL --code FILE.py:NAME")
 
 
 def forgers() -> list[str]:

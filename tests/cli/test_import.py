@@ -240,3 +240,14 @@ def test_bad_keys_of_other_schemes_are_named(tmp_path: Path) -> None:
     more = ("--rounds", 4, "--set", "beta=3")
     said = call("key", "import", plain, *more, *out).failed(2, "ParameterError")
     assert "has no setting 'beta'" in said
+
+
+def test_a_key_of_feng_without_positions_is_refused_at_once(tmp_path: Path) -> None:
+    arrays: Arrays = {"K": np.ones((2560, 160), np.float32), "bits": np.ones(160, np.uint8)}
+    words = ("key", "import", store(tmp_path / "k.npz", arrays), "--scheme", "feng")
+    out = ("-o", tmp_path / "k.nmkey", "--no-passphrase")
+    said = call(*words, *out).failed(2, "ParameterError")
+    assert "the array positions beside K" in said
+    assert not (tmp_path / "k.nmkey").exists()
+    store(tmp_path / "k.npz", {**arrays, "positions": np.arange(2560)})
+    assert call(*words, *out).code == 0

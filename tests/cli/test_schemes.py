@@ -63,3 +63,27 @@ def test_a_filter_without_pools_is_told_as_such(tmp_path: Path) -> None:
     wanted = ("--scheme", "deepipr", "--filter", "stream", "--rounds", "2", "--no-passphrase")
     made = call("key", "new", tmp_path / "k.nmkey", *wanted)
     assert "256 bits, 2 rounds, stream filter, side 8, version 2" in made.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("stdm", "--set", "beta=nan"), "a finite number or a short word"),
+        (("stdm", "--set", "beta=1e400"), "a finite number or a short word"),
+        (("deepipr", "--set", "version=2", "--set", "version=3"), "--set gives version twice"),
+        (("feng", "--bits", "1024", "--set", "block=256"), "fewer bits, or smaller blocks"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    made = call("key", "new", tmp_path / "k.nmkey", "--no-passphrase", "--scheme", *words)
+    assert made.code == 2
+    assert said in made.err
+    assert not (tmp_path / "k.nmkey").exists()
+
+
+def test_an_attack_that_runs_the_network_names_the_option(tmp_path: Path) -> None:
+    model = saved(tmp_path / "m.safetensors")
+    said = call("attack", "fold-in", model).failed(2, "MissingDataError")
+    assert "neuralmark attack fold-in MODEL --code FILE.py:NAME" in said

@@ -46,6 +46,9 @@ def test_bad_input_is_named(place: Path) -> None:
     call(*arguments, key, "--count", 11).failed(2, "TriggerMismatchError")
     call(*arguments, key, "--classes", "a").failed(2, "BadParameter")
     call("trigger", "new", place / "none", "-o", out, "--key", key).failed(3, "CheckpointError")
+    (place / "net.py").write_text("import torch\n")
+    said = call("trigger", "new", place / "net.py", "-o", out, "--key", key)
+    assert "neither .npz nor safetensors" in said.failed(3, "TriggerError")
     call("trigger", "show", place / "d.npz", "--key", key).failed(3, "TriggerError")
     assert not out.exists()
 
@@ -186,6 +189,18 @@ def test_triggers_share_out_the_bits(place: Path) -> None:
     assert "160 bits cannot be shared out evenly among 3 classes" in said.failed(
         2, "TriggerMismatchError"
     )
+
+
+def test_deepiprs_third_version_has_triggers_and_the_others_have_none(place: Path) -> None:
+    words = ("trigger", "new", place / "d.npz", "-o", place / "v.triggers", "--json", "--key")
+    for version in (1, 2, 3):
+        own = {"version": version}
+        Key.new(schemes.parameters("deepipr", own=own)).save(place / f"{version}.nmkey", None)
+    for version in (1, 2):
+        call(*words, place / f"{version}.nmkey").failed(2, "LiveModelError")
+    assert call(*words, place / "3.nmkey").json["count"] == 40
+    opened = Triggers.load(place / "v.triggers", Key.load(place / "3.nmkey"))
+    assert len(opened) == 40
 
 
 def test_code_that_does_not_run_is_named(network: Path) -> None:

@@ -105,6 +105,16 @@ def test_distributions_and_curves_are_of_all_seeds(name: str, smoke: Preset) -> 
         assert [y for _, y in first] == pytest.approx([15.0, 25.0])  # between the two seeds
 
 
+def test_models_tested_at_the_end_only_have_no_curve(smoke: Preset) -> None:
+    experiment = experiments.get("convergence")
+    rows = [row_of(run, 0) for run in experiment.runs(smoke)]
+    for row in rows:
+        del row["history"][0]["accuracy"]
+    [table] = experiment.tables(smoke, Results(rows))
+    assert not table.rows
+    assert not any(figure.lines for figure in experiment.figures(smoke, Results(rows)))
+
+
 def test_appendix_g_has_its_figure_and_names_its_rows(smoke: Preset) -> None:
     experiment = experiments.get("rounds")
     runs = experiment.runs(smoke)

@@ -5,8 +5,10 @@ from functools import partial
 import pytest
 import torch
 
+from neuralmark import zoo
 from neuralmark.errors import TooFewCarriersError
 from neuralmark.keys.key import Key
+from neuralmark.lab.execution.training import TrainingCourse, accuracy, train
 from neuralmark.lab.execution.work import BINS, _distribution
 from neuralmark.lab.plan.keys import DRAWS, _drawn, fitting, key_for
 from neuralmark.lab.plan.spec import MarkingSpec, Training
@@ -43,3 +45,13 @@ def test_the_distribution_counts_stored_weights_only() -> None:
     assert len(found["counts"]) == BINS
     assert sum(found["counts"]) == 30 * 40
     assert _distribution(model, ("0.lora_delta",)) is None
+
+
+@pytest.mark.parametrize(("tests", "tested"), [(32, [True, True]), (64, [False, True])])
+def test_a_test_longer_than_an_epoch_is_made_at_the_end(tests: int, tested: list[bool]) -> None:
+    torch.manual_seed(0)
+    data = zoo.data("digits", limit=32, test_limit=tests)
+    model = zoo.architecture("digits").build(classes=data.classes)
+    row = train(model, data, TrainingCourse(2, 0.1, 8), None, None, lambda done, total: None).row
+    assert ["accuracy" in epoch for epoch in row["history"]] == tested
+    assert row["accuracy"] == accuracy(model, data)

@@ -200,9 +200,11 @@ def test_sizes_are_checked() -> None:
     matrix, bits = np.ones((2560, 160), np.float32), np.ones(160, np.uint8)
     parameters = some_key().parameters
     with pytest.raises(ParameterError, match="needs the positions"):
-        Key.chosen(parameters, matrix, bits=bits).at(PLACEMENT)
+        Key.chosen(parameters, matrix, bits=bits)
     with pytest.raises(ParameterError, match="2,560 positions"):
-        Key.chosen(parameters, matrix, bits=bits, positions=np.arange(9)).at(PLACEMENT)
+        Key.chosen(parameters, matrix, bits=bits, positions=np.arange(9))
+    with pytest.raises(ParameterError, match="fewer bits, or smaller blocks"):
+        schemes.parameters("feng", bits=1024, own={"block": 256})
 
 
 ATTACKS: list[Attack] = [

@@ -170,6 +170,16 @@ def test_what_takes_no_passports_is_named() -> None:
     one_line(caught.value)
 
 
+@pytest.mark.parametrize(("name", "rounds"), list(product(NAMES, (9, 16, 40))))
+def test_a_filter_that_leaves_a_bit_no_weight_is_refused(name: str, rounds: int) -> None:
+    chosen = schemes.parameters(name, bits=160, filter="stream", rounds=rounds, own={"side": 4})
+    key = Key(chosen, b"", salt=bytes(32), secret=bytes([1]) * 32)
+    with pytest.raises(TooFewCarriersError, match="fewer rounds") as caught:
+        key.at(PLACEMENT)
+    one_line(caught.value)
+    key_of(name, how="stream").at(PLACEMENT)
+
+
 def test_parameters_that_do_not_fit_are_refused() -> None:
     for wrong in ({"side": 0}, {"side": 2.5}, {"version": 4}):
         with pytest.raises(ParameterError):

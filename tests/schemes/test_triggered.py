@@ -19,6 +19,7 @@ from neuralmark.errors import (
     LiveModelError,
     NonFiniteError,
     ParameterError,
+    TooFewCarriersError,
     TriggerMismatchError,
     UnknownTensorError,
     UnsuitableTensorError,
@@ -26,6 +27,7 @@ from neuralmark.errors import (
 from neuralmark.marking.rechecking import Recheck
 from neuralmark.schemes import TriggerScheme
 from neuralmark.training.activations import LayerAtTriggers
+from tests.support.checks import one_line
 from tests.support.learnt import accuracy, digits, fit
 from tests.support.triggered import LAYER, TRIGGERED, drawn, everything, fresh, key_for, marked
 
@@ -329,6 +331,17 @@ def test_attaching_refuses_what_cannot_be_trained() -> None:
         parameter.requires_grad_(False)
     with pytest.raises(UnsuitableTensorError, match="frozen"):
         neuralmark.attach(model, optimizer, key, AttachOptions(tensors=["3"], triggers=triggers))
+
+
+def test_a_layer_with_too_few_features_for_the_bits_is_refused() -> None:
+    """40 signs of 10 numbers: hardly any pattern can be reached."""
+    key, model = key_for("deepsigns"), fresh("deepsigns")
+    triggers = Triggers.draw(everything(), key, count=8, classes=[0, 1, 2, 3])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(TooFewCarriersError, match="10 features, too few for 40 bits") as caught:
+        neuralmark.attach(model, optimizer, key, AttachOptions(["5"], triggers=triggers))
+    one_line(caught.value)
+    neuralmark.attach(model, optimizer, key, AttachOptions(["3"], triggers=triggers)).detach()
 
 
 def test_the_hook_adds_the_gradient_of_the_loss_and_changes_no_statistics() -> None:

@@ -16,6 +16,7 @@ from neuralmark.errors import (
     MissingNormError,
     ParameterError,
     PassportMismatchError,
+    TriggerMismatchError,
     UnknownTensorError,
 )
 from neuralmark.training.norms import PassportNorm
@@ -206,3 +207,11 @@ def test_labels_of_triggers_raise_a_suspicion_with_an_exact_chance() -> None:
     assert found.luck_log2 == pytest.approx(-24 * np.log2(10))
     with pytest.raises(ParameterError, match="two or more"):
         private.labels(triggers, 1)
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(7, 10))
+    with pytest.raises(TriggerMismatchError, match=r"of shape \(1, 8, 8\) each") as caught:
+        private.suspicion(flat, triggers, 10)
+    one_line(caught.value)
+    for classes in (3, 100):
+        with pytest.raises(TriggerMismatchError, match="as many classes as it has") as caught:
+            private.suspicion(model, triggers, classes)
+        one_line(caught.value)

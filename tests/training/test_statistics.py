@@ -90,7 +90,7 @@ def test_norms_in_evaluation_and_single_values_keep_their_gradient() -> None:
 
 
 def test_a_single_trigger_can_be_learnt_behind_a_norm() -> None:
-    key, model = key_for("featuremap", channels=8, side=2), normed()
+    key, model = key_for("featuremap", channels=8, side=4), normed()
     triggers = Triggers.draw(everything(), key, count=1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     options = AttachOptions(tensors=["5"], triggers=triggers)

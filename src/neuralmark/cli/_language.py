@@ -8,7 +8,8 @@ import re
 _WORDS = {
     "rebuild_claim(model, key)": "'neuralmark claim MODEL --key KEY'",
     "give the live module in the place of the file, and triggers=...": (
-        "verify, recheck and attack take its network as --code FILE.py:NAME, and --triggers"
+        "verify, recheck and attack take its network as --code FILE.py:NAME, and --triggers (other"
+        " commands take keys of weights only)"
     ),
     "triggers=...": "--triggers",
     "example=...": "--example",
@@ -43,6 +44,10 @@ _WORDS = {
     "data=DIR": "--data DIR",
     "results=DIR": "--results DIR",
 }
+_LAUNCH = re.compile(
+    r"run it from Python, neuralmark\.attacks\.launch\(neuralmark\.attacks\.get\('([a-z-]+)'\)\(\),"
+    r" module, key\)"
+)
 _AMONG = re.compile(r"VerifyOptions\(among=(\d+)\)")
 _NUMBERS = re.compile(r"\b(bits|pools|rounds)=(\d+)")
 
@@ -57,5 +62,6 @@ def in_options(message: str) -> str:
     """
     for ours, theirs in _WORDS.items():
         message = message.replace(ours, theirs)
+    message = _LAUNCH.sub(r"neuralmark attack \1 MODEL --code FILE.py:NAME", message)
     message = _AMONG.sub(r"--among \1", message)
     return _NUMBERS.sub(r"--\1 \2", message)

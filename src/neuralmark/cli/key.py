@@ -338,6 +338,8 @@ def _own(settings: tuple[str, ...]) -> dict[str, Any]:
         name, sign, value = setting.partition("=")
         if not sign:
             raise click.UsageError(f"--set takes NAME=VALUE, not {setting!r}")
+        if name in own:
+            raise click.UsageError(f"--set gives {name} twice: choose one value")
         own[name] = _number(value)
     return own
 

@@ -32,8 +32,8 @@ def command() -> None:
     "--count",
     type=int,
     metavar="N",
-    help="How many: of each class where the scheme marks classes (default 16), else in all (at"
-    " most 15).",
+    help="How many: of each class where the scheme marks classes, else in all; default: as many as"
+    " is usual for the scheme.",
 )
 @click.option("--classes", metavar="LIST", help="Labels to draw from, as in 0,3,7; default: all.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
@@ -49,6 +49,9 @@ def new(
     as_json: bool,
 ) -> None:
     """Draw triggers from DATA for the key, and write them sealed.
+
+    The key is one of a scheme that reads activations (16 of each class for deepsigns, 32 in all for
+    lim, up to 15 for featuremap), or of DeepIPR's third version (40).
 
     DATA is a .npz or safetensors file with an array inputs (what the model takes) and, for schemes
     that mark classes, an array labels; or a folder of images, with a folder for each class. The

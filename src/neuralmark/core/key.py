@@ -229,7 +229,7 @@ def _check_own(parameters: Parameters) -> None:
             raise ParameterError(f"{str(name)[:80]!r} is not the name of a setting")
         sound = type(value) is int or (type(value) is float and math.isfinite(value))
         if not sound and not (type(value) is str and len(value) <= 64):
-            raise ParameterError(f"the setting {name!r} must be a number or a short word")
+            raise ParameterError(f"the setting {name!r} must be a finite number or a short word")
 
 
 @dataclass(frozen=True, eq=False)

@@ -90,6 +90,9 @@ class Key:
             raise NonFiniteError("the key matrix holds NaN or infinity")
         if self.more:
             _check_more(self.parameters, self.more)
+        if self.matrix is not None:
+            arrays = {"matrix": self.matrix, **self.more}
+            schemes.get(self.parameters.scheme).check_chosen(self.parameters, arrays)
 
     @classmethod
     def new(
@@ -489,9 +492,6 @@ def _raw_of_any(head: dict[str, Any], rest: bytes, parameters: Parameters, conte
 def _check_more(parameters: Parameters, more: Mapping[str, npt.NDArray[Any]]) -> None:
     if parameters.scheme == "neuralmark" or set(more) - set(_MORE) or "bits" not in more:
         raise ParameterError(f"a raw key of {parameters.scheme} does not hold {sorted(more)}")
-    bits = more["bits"]
-    if bits.shape != (parameters.bits,) or not np.isin(bits, (0, 1)).all():
-        raise ParameterError(f"the bits of a raw key are {parameters.bits} zeros and ones")
 
 
 def _array_bytes(name: str, array: npt.NDArray[Any]) -> bytes:

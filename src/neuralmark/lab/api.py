@@ -227,7 +227,7 @@ def run(
 def adopt(rows: str | Path, *, results: str | Path = RESULTS) -> int:
     """Take over the rows of runs that were made elsewhere, so that only the others are run.
 
-    Models are not in rows: one that an attack still needs is trained again.
+    Models are not in rows: one that an attack still needs is made again, and keeps its row.
 
     Args:
         rows: A file of rows, such as the `rows.jsonl` of a report.
@@ -246,9 +246,10 @@ def adopt(rows: str | Path, *, results: str | Path = RESULTS) -> int:
     """
     try:
         lines = Path(rows).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ResultsError(f"{rows} cannot be read ({why})") from None
+    except OSError as error:
+        raise ResultsError(f"{rows} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ResultsError(f"{rows} is no text: give the rows.jsonl of a report") from None
     try:
         return Store.open(results).adopt([json.loads(line) for line in lines])
     except (ParameterError, ValueError, KeyError, TypeError) as error:

@@ -44,6 +44,8 @@ class Table:
     note: str = ""
     specs: tuple[Spec, ...] = ()
     """The runs it shows; needed only where an experiment has several tables."""
+    left_out: tuple[str, ...] = ()
+    """Cells that the paper has a rate in and this table has not: there was no mark to attack."""
 
 
 @dataclass(frozen=True)

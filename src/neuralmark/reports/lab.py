@@ -14,7 +14,7 @@ from neuralmark.lab import experiments
 from neuralmark.lab.comparing import Cell
 from neuralmark.lab.contract import Experiment, Figure, Results, Table
 from neuralmark.lab.execution.datasets import E2E, needed
-from neuralmark.lab.execution.store import Row
+from neuralmark.lab.execution.store import AGAIN, COMPARED, Row
 from neuralmark.lab.plan.preset import Preset, preset_names
 from neuralmark.lab.plan.spec import LAB_VERSION, Spec, identity, in_order
 from neuralmark.reports.render.agreement import DOUBT, FLAG, agreement, flag, statement
@@ -162,9 +162,28 @@ def introduction(
             f"Accuracies rest on {tests:,} test images and {seeds} seed{'s' if seeds > 1 else ''}:"
             f" one standard error of a single one is up to {50 / tests**0.5:.1f} points."
         )
+    said += _made_again(own)
     said += [f"Data: {each}." for each in data]
     said += [f"Made by version {LAB_VERSION} of the laboratory, with {each}." for each in versions]
     return said
+
+
+def _made_again(rows: Sequence[Row]) -> list[str]:
+    """What attacks were made on, where that is not what tables of trained models show."""
+    others = [(row, other) for row in rows for other in row.get(AGAIN, [])]
+    if not others:
+        return []
+    apart = {
+        name: max(abs((other[name] or 0.0) - (row.get(name) or 0.0)) for row, other in others)
+        for name in COMPARED
+    }
+    return [
+        "Rows do not carry models. Models made again, for attacks that were still to be run, on a"
+        f" processor that rounds in another way: {len(others)}. Seeds, keys and images are the"
+        " same, the weights are not. Their accuracies differ by up to"
+        f" {100 * apart['accuracy']:.2f} points from those of trained models below, their detection"
+        f" rates by up to {100 * apart['rate']:.2f}."
+    ]
 
 
 def _boundary(preset: Preset) -> str:

@@ -72,6 +72,15 @@ DECAY = 1e-5
 MAX_SIDE = 256
 
 
+def _listed(shapes: Sequence[LayerShape]) -> str:
+    """The names of layers, for a message.
+
+    >>> _listed([layer_shape("a", (4, 2), 8), layer_shape("b", (4, 2), 8)])
+    "'a', 'b'"
+    """
+    return ", ".join(repr(shape.name) for shape in shapes[:4]) + ", …" * (len(shapes) > 4)
+
+
 class PassportScheme(Scheme):
     """Base of the schemes that read γ, the factors that passports give a layer's channels.
 
@@ -101,6 +110,22 @@ class PassportScheme(Scheme):
     hidden: ClassVar[int] = 0
     biases: ClassVar[bool] = False
     own_statistics: ClassVar[bool] = True
+
+    def asks(self, parameters: Parameters) -> bool:
+        """Whether triggers whose labels the key draws belong to it, to suspect a network by.
+
+        Args:
+            parameters: What a key has.
+
+        Returns:
+            Yes for DeepIPR's third version only.
+
+        Examples:
+            >>> scheme = neuralmark.schemes.get("deepipr")
+            >>> scheme.asks(scheme.parameters(own={"version": 3}))
+            True
+        """
+        return False
 
     def ships(self, parameters: Parameters) -> bool:
         """Whether passports are part of the deployed network.
@@ -288,12 +313,33 @@ class PassportScheme(Scheme):
         }
         if parameters.filter != NONE:
             total = sum(shape.size for shape in shapes)
-            extra["places"] = StreamCarriers.under(bits, parameters.rounds, total, 1).positions()
+            places = StreamCarriers.under(bits, parameters.rounds, total, 1).positions()
+            extra["places"] = places
+            self._require_weights(parameters, shapes, places, extra["rows"])
         mark = Mark(parameters, matrix, bits, extra)
         if not self.linear:
             return mark
         level = math.sqrt(pools_of(mark)) / np.maximum(row_lengths(mark), 1e-30)
         return Mark(parameters, matrix, bits, {**extra, "level": level})
+
+    def _require_weights(
+        self,
+        parameters: Parameters,
+        shapes: Sequence[LayerShape],
+        places: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+    ) -> None:
+        """Refuse a filter that leaves a bit without any weight to be read from."""
+        sizes = np.concatenate([np.full(each.rows, each.size // each.rows) for each in shapes])
+        ends = np.cumsum(sizes)
+        left = np.searchsorted(places, ends) - np.searchsorted(places, ends - sizes)
+        empty = int((left[rows] == 0).sum())
+        if empty:
+            raise TooFewCarriersError(
+                f"{_listed(shapes)}: {parameters.rounds} rounds of the filter leave no weight in"
+                f" the rows of {empty} of {parameters.bits} bits of {self.name}: make a key with"
+                " fewer rounds, or name layers with more inputs"
+            )
 
     def shapes(self, parameters: Parameters, placement: Placement) -> list[LayerShape]:
         """The layers of a placement, as passports see them.
@@ -318,9 +364,8 @@ class PassportScheme(Scheme):
         rows = sum(shape.rows for shape in shapes)
         if rows < parameters.bits:
             raise TooFewCarriersError(
-                f"{', '.join(repr(shape.name) for shape in shapes[:4])} have {rows} output"
-                f" channels, too few for {parameters.bits} bits of {self.name}: name more layers,"
-                " or make a key with fewer bits"
+                f"{_listed(shapes)}: {rows} output channels, too few for {parameters.bits} bits of"
+                f" {self.name}: name more layers, or make a key with fewer bits"
             )
         return shapes
 

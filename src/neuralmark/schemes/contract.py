@@ -205,6 +205,26 @@ class Scheme(ABC):
         extra = {name: array for name, array in arrays.items() if name not in ("matrix", "bits")}
         return Mark(terms.parameters, arrays["matrix"], arrays["bits"].astype(np.uint8), extra)
 
+    def check_chosen(self, parameters: Parameters, arrays: Arrays) -> None:
+        """Refuse arrays of a raw key that this scheme cannot work with, wherever it is read.
+
+        Args:
+            parameters: What the key has.
+            arrays: The matrix, and whatever else the maker chose.
+
+        Raises:
+            ParameterError: One is missing, or of another size.
+
+        Examples:
+            >>> arrays = {"matrix": np.ones((16, 8), np.float32)}
+            >>> neuralmark.schemes.get("vanillamark").check_chosen(Parameters(8, 16), arrays)
+        """
+        bits = arrays.get("bits")
+        if bits is None:
+            return
+        if bits.shape != (parameters.bits,) or not np.isin(bits, (0, 1)).all():
+            raise ParameterError(f"the bits of a raw key are {parameters.bits} zeros and ones")
+
     # Reading.
 
     @abstractmethod

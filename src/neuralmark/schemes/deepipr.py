@@ -51,6 +51,10 @@ class DeepIPR(PassportScheme):
         if parameters.setting("version") not in VERSIONS:
             raise ParameterError(f"version must be 1, 2 or 3, not {parameters.setting('version')}")
 
+    def asks(self, parameters: Parameters) -> bool:
+        """The third version does."""
+        return bool(parameters.setting("version") == 3)
+
     def ships(self, parameters: Parameters) -> bool:
         """The first version's passports do."""
         return bool(parameters.setting("version") == 1)

@@ -27,6 +27,7 @@ from neuralmark.core.exact import Aim, ExactChange
 from neuralmark.core.imprint import LeastChange
 from neuralmark.core.key import (
     MAX_ENTRIES,
+    MAX_POOLS,
     NONE,
     Filter,
     Float,
@@ -106,6 +107,11 @@ class Feng(Scheme):
         settings = {**self.settings, **(own or {})}
         block = settings["block"]
         _check_block(block)
+        if type(bits) is int and bits * block > MAX_POOLS:
+            raise ParameterError(
+                f"{bits} bits in blocks of {block} are {bits * block:,} weights, above the cap of"
+                f" {MAX_POOLS:,}: use fewer bits, or smaller blocks"
+            )
         made = Parameters(
             bits, bits * block, 0, "strided", self.name, chosen, tuple(sorted(settings.items()))
         )
@@ -160,16 +166,22 @@ class Feng(Scheme):
 
     def chosen(self, arrays: Arrays, terms: Terms) -> Mark:
         """The maker's matrix, bits and positions."""
-        pools, bits = terms.parameters.pools, terms.parameters.bits
+        self.check_chosen(terms.parameters, arrays)
+        return super().chosen(arrays, terms)
+
+    def check_chosen(self, parameters: Parameters, arrays: Arrays) -> None:
+        """A position for each weight, and a row of the matrix."""
+        super().check_chosen(parameters, arrays)
+        pools, bits = parameters.pools, parameters.bits
         if "filter" not in arrays:
             raise ParameterError(
-                "a raw key of feng needs the positions of its weights: give positions=..."
+                f"a raw key of feng needs the positions of its weights: {pools:,} whole numbers,"
+                " as the array positions beside K"
             )
         if arrays["matrix"].shape != (pools, bits) or len(arrays["filter"]) != pools:
             raise ParameterError(
                 f"a raw key of feng has {pools:,} positions and a matrix of {pools:,} x {bits}"
             )
-        return super().chosen(arrays, terms)
 
     def carriers(self, mark: Mark, placement: Placement) -> Carriers:
         """The selected weights, each a pool of its own."""

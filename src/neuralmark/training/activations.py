@@ -5,7 +5,8 @@ dropout), and what is trained is what is read. In the gradient, running statisti
 the weights (`training.statistics`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from neuralmark.core.names import canonical_name
 from neuralmark.errors import (
     NonFiniteError,
     ParameterError,
+    TooFewCarriersError,
     TriggerMismatchError,
     UnknownTensorError,
     UnsuitableTensorError,
@@ -40,6 +42,28 @@ from neuralmark.training.statistics import moving_along
 from neuralmark.triggers.triggers import Triggers
 
 Augment = Callable[[Any], Any]
+
+
+def inputs_for(model: torch.nn.Module, triggers: Triggers) -> torch.Tensor:
+    """The triggers where the model's parameters are, in their precision unless they are indices."""
+    inputs = torch.from_numpy(np.array(triggers.inputs))
+    first = next(model.parameters(), None)
+    if first is None:
+        return inputs
+    return inputs.to(first) if inputs.is_floating_point() else inputs.to(first.device)
+
+
+@contextmanager
+def refusing(given: torch.Tensor) -> Iterator[None]:
+    """Turns what a model says of inputs that it does not take into an error with a name."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        said = str(error).splitlines() or [""]
+        raise TriggerMismatchError(
+            f"the model does not take these triggers, of shape {tuple(given.shape[1:])} each"
+            f" ({said[0][:120]}): give those that were made for it"
+        ) from None
 
 
 class LayerAtTriggers:
@@ -101,10 +125,7 @@ class LayerAtTriggers:
         first = next(self._model.parameters(), None)
         device = torch.device("cpu") if first is None else first.device
         if device not in self._inputs:
-            inputs = torch.from_numpy(np.array(self._triggers.inputs)).to(device)
-            if inputs.is_floating_point() and first is not None:
-                inputs = inputs.to(first.dtype)
-            self._inputs[device] = inputs
+            self._inputs[device] = inputs_for(self._model, self._triggers)
         return self._inputs[device]
 
     def _inner(self) -> str:
@@ -116,14 +137,8 @@ class LayerAtTriggers:
         found: list[Any] = []
         hook = self._layer.register_forward_hook(lambda _m, _i, output: found.append(output))
         try:
-            with moving_along(self._model), at_rest(self._model):
+            with refusing(given), moving_along(self._model), at_rest(self._model):
                 self._model(given)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            said = str(error).splitlines() or [""]
-            raise TriggerMismatchError(
-                f"the model does not take these triggers, of shape {tuple(given.shape[1:])} each"
-                f" ({said[0][:120]}): give those that were made for it"
-            ) from None
         finally:
             hook.remove()
         output = found[0] if len(found) == 1 else None
@@ -176,6 +191,7 @@ def triggered_site(model: torch.nn.Module, key: Key, options: AttachOptions) -> 
     triggers = Triggers.given(options.triggers, key)
     layer = LayerAtTriggers(model, _one_layer(listed(options.tensors)), key, triggers)
     placement = layer.placement()
+    _require_features(key, placement)
     mark = key.at(placement, triggers=triggers.digest)
     carriers = require_carriers(mark, placement)
     (_, shape), *_ = placement
@@ -189,6 +205,20 @@ def triggered_site(model: torch.nn.Module, key: Key, options: AttachOptions) -> 
     )
     digest = triggers.digest
     return Site(LiveModel(model), key, placement, mark, carriers, [source], triggers=digest)
+
+
+def _require_features(key: Key, placement: Placement) -> None:
+    """Refuse more bits for each group than signs of its features can show.
+
+    Of n projections of d numbers hardly any pattern of signs is reached where n > 2d (Cover 1965).
+    """
+    (name, (_, groups, width)), *_ = placement
+    each = key.parameters.bits / groups
+    if each > 2 * width:
+        raise TooFewCarriersError(
+            f"{name!r} gives {width} features, too few for {each:g} bits of a group of triggers:"
+            " name a wider layer, use more groups, or make a key with fewer bits"
+        )
 
 
 def examine_activations(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -17,12 +16,14 @@ from neuralmark.errors import (
     LiveModelError,
     ParameterError,
     PassportMismatchError,
+    TriggerMismatchError,
     UnknownTensorError,
 )
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import check_claim
 from neuralmark.marking.placement import listed, placement_of, select
 from neuralmark.records import Claim
+from neuralmark.training.activations import inputs_for, refusing
 from neuralmark.training.derived import at_rest
 from neuralmark.training.live import LiveModel
 from neuralmark.training.norms import PassportNorm, norm_behind
@@ -246,6 +247,10 @@ class Passports(nn.Module):
         Returns:
             How many it gives as the key drew them, and the exact chance of that.
 
+        Raises:
+            ParameterError: Fewer than two classes.
+            TriggerMismatchError: It does not take the triggers, or has other classes.
+
         Examples:
             >>> layers = [torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64)]
             >>> ending = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
@@ -256,11 +261,17 @@ class Passports(nn.Module):
             >>> private.suspicion(model, triggers, 64).triggers
             5
         """
-        given = torch.from_numpy(np.array(triggers.inputs))
-        first = next(model.parameters(), None)
-        with at_rest(model):
-            said = model(given if first is None else given.to(first)).argmax(1).cpu()
-        matched = int((said == self.labels(triggers, classes)).sum())
+        labels = self.labels(triggers, classes)
+        given = inputs_for(model, triggers)
+        with refusing(given), at_rest(model):
+            answers = model(given)
+        if not isinstance(answers, torch.Tensor) or answers.shape != (len(given), classes):
+            what = tuple(answers.shape) if isinstance(answers, torch.Tensor) else "no tensor"
+            raise TriggerMismatchError(
+                f"the model answers {len(given)} triggers with {what}, not with a score for each"
+                f" of {classes} classes: give a classifier, and as many classes as it has"
+            )
+        matched = int((answers.argmax(1).cpu() == labels).sum())
         return Suspicion(
             matched, len(triggers), classes, luck_log2(len(triggers), matched, classes)
         )

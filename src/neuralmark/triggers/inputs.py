@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
 from neuralmark.core.triggers import UNLABELLED, Inputs, Labels
-from neuralmark.errors import MissingExtraError, TriggerError
+from neuralmark.errors import MissingExtraError, TriggerError, UnknownFormatError
 
 INPUTS, LABELS = "inputs", "labels"
 MOST_BYTES = 4 << 30
@@ -21,7 +21,7 @@ def read_inputs(path: Path) -> tuple[Inputs, Labels]:
     """Inputs as the model takes them, and their labels (-1 where there are none)."""
     if path.is_dir():
         return _from_folder(path)
-    checkpoint = open_checkpoint(path)
+    checkpoint = _opened(path)
     if INPUTS not in checkpoint.names():
         raise TriggerError(
             f"{path}: has no array named {INPUTS}: store what the model takes as {INPUTS}, and"
@@ -39,6 +39,16 @@ def read_inputs(path: Path) -> tuple[Inputs, Labels]:
             )
         labels = given.astype(np.int64)
     return inputs, labels
+
+
+def _opened(path: Path) -> Checkpoint:
+    try:
+        return open_checkpoint(path)
+    except UnknownFormatError:
+        raise TriggerError(
+            f"{path}: is neither .npz nor safetensors with an array {INPUTS}, nor a folder of"
+            " images"
+        ) from None
 
 
 def _array(checkpoint: Checkpoint, name: str) -> npt.NDArray[Any]:

@@ -29,6 +29,8 @@ SEALED = SealedKind(
 )
 MOST = 1 << 28
 """Bytes of all inputs of a set."""
+USUAL_ASKED = 40
+"""Triggers with labels of the key's: all of ten classes right by luck with a chance of 2^-132."""
 _MAX_HEAD = 1 << 12
 _SHOWN = 10
 _TYPES = {"f": "<f4", "i": "<i8"}
@@ -111,7 +113,7 @@ class Triggers:
         Args:
             data: A .npz or safetensors file with `inputs` (and `labels`), a folder of images with a
                 folder for each class, or all inputs as `Triggers`.
-            key: A native key of a scheme that reads activations.
+            key: A native key of a scheme that reads activations, or of DeepIPR's third version.
             count: How many: of each class where the scheme marks classes, else in all.
             classes: The labels to draw from; by default all that there are.
 
@@ -132,7 +134,8 @@ class Triggers:
             [0, 0, 1, 1]
         """
         scheme = schemes.get(key.parameters.scheme)
-        if not isinstance(scheme, schemes.TriggerScheme):
+        read = isinstance(scheme, schemes.TriggerScheme)
+        if not read and not _asks(scheme, key):
             raise LiveModelError(f"{scheme.name} reads weights, and needs no triggers")
         if key.secret is None:
             raise ParameterError("a raw key has no secret to draw triggers with: make a key first")
@@ -146,15 +149,10 @@ class Triggers:
             seed,
             _usual(scheme, key.parameters.bits) if count is None else count,
             classes,
-            each=scheme.labelled,
+            each=_by_class(scheme),
         )
-        groups = scheme.grouping(labels[taken]).shape[1]
-        if key.parameters.bits % groups:
-            what = "classes" if scheme.labelled else "triggers"
-            raise TriggerMismatchError(
-                f"{key.parameters.bits} bits cannot be shared out evenly among {groups} {what}:"
-                f" draw from another number of {what}, or make a key of a multiple of {groups} bits"
-            )
+        if isinstance(scheme, schemes.TriggerScheme):
+            _check_shares(scheme, key.parameters.bits, labels[taken])
         chosen: Any = np.ascontiguousarray(inputs[taken])
         return cls(chosen, labels[taken])
 
@@ -277,11 +275,31 @@ class Triggers:
         )
 
 
-def _usual(scheme: schemes.TriggerScheme, bits: int) -> int:
+def _asks(scheme: schemes.Scheme, key: Key) -> bool:
+    return isinstance(scheme, schemes.PassportScheme) and scheme.asks(key.parameters)
+
+
+def _by_class(scheme: schemes.Scheme) -> bool:
+    return isinstance(scheme, schemes.TriggerScheme) and scheme.labelled
+
+
+def _check_shares(scheme: schemes.TriggerScheme, bits: int, labels: Labels) -> None:
+    groups = scheme.grouping(labels).shape[1]
+    if bits % groups:
+        what = "classes" if scheme.labelled else "triggers"
+        raise TriggerMismatchError(
+            f"{bits} bits cannot be shared out evenly among {groups} {what}:"
+            f" draw from another number of {what}, or make a key of a multiple of {groups} bits"
+        )
+
+
+def _usual(scheme: schemes.Scheme, bits: int) -> int:
     """How many triggers are drawn unless it is said: at most as many as published, in even shares.
 
     Classes are as many as there are.
     """
+    if not isinstance(scheme, schemes.TriggerScheme):
+        return USUAL_ASKED
     counts = range(scheme.usual_count, 0, -1)
     fits = (n for n in counts if not bits % scheme.grouping(np.zeros(n, np.int64)).shape[1])
     return scheme.usual_count if scheme.labelled else next(fits)

@@ -25,6 +25,9 @@ Row = dict[str, Any]
 MODEL = "model.safetensors"
 """What a run that makes a model leaves for others."""
 MAKERS: tuple[RunKind, ...] = ("training", "tuning", "imprint")
+AGAIN = "again"
+"""In the row of a model: what came out, where making it again gave something else."""
+COMPARED = ("accuracy", "rate")
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Store:
     def complete(self, spec: Spec) -> bool:
         """Whether a run has its result, and the model that others may need (adopted ones lack it).
 
-        Only the weights of a model are missing then: made again, they give the same row.
+        Only the weights of a model are missing then, and are made again where others need them.
         """
         model = self.root / "runs" / identity(spec) / MODEL
         return self.row(spec) is not None and (spec.kind not in MAKERS or model.exists())
@@ -100,9 +103,15 @@ class Store:
         return taken
 
     def finish(self, spec: Spec, row: Row) -> None:
-        """Write the result: from now on the run is finished."""
+        """Write the result: from now on the run is finished.
+
+        An adopted row stays as it is when its model is made again. Another processor rounds in
+        another way, and after thousands of steps that is another model: the row tells so.
+        """
         folder = self.folder(spec)
         whole = {**_finite(row), "spec": to_dict(spec), "run": identity(spec)}
+        if (first := self.row(spec)) is not None:
+            whole = _with_another(first, whole)
         text = json.dumps(whole, allow_nan=False)
         files.write_text(folder / "row.json", text + "\n", overwrite=True)
         for left in (folder / "state.pt", *folder.glob(".*.nmtmp.*")):  # of killed workers too
@@ -112,6 +121,15 @@ class Store:
         """All results, in the order of their names."""
         for path in sorted((self.root / "runs").glob("*/row.json")):
             yield _read(path, REMOVE)
+
+
+def _with_another(first: Row, row: Row) -> Row:
+    """The first row of a run, and what is different in another one."""
+    told, known = ({name: each.get(name) for name in COMPARED} for each in (row, first))
+    before = first.get(AGAIN, [])
+    if told == known or told in before:
+        return first
+    return {**first, AGAIN: [*before, told]}
 
 
 REMOVE = "remove its folder and run again"

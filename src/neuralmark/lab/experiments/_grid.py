@@ -155,7 +155,19 @@ class AttackGrid(Experiment):
                 filter(None, (self.remark(preset, results, place), _absent(preset, place)))
             ),
             specs=tuple(self.attacks(preset, place)),
+            left_out=tuple(self._left_out(preset, place)),
         )
+
+    def _left_out(self, preset: Preset, place: GridPlace) -> list[str]:
+        """The paper's cells of marks that are too weak to be attacked at their own strength."""
+        absent = () if place.movement else preset.training.too_weak
+        cells = [(point, name) for name in absent for point in self.points(preset, place)]
+        pairs = [(each, self.reference(preset, place, *each)) for each in cells]
+        return [
+            f"{point if isinstance(point, str) else f'{point:g}'} {TITLES[name]}"
+            for (point, name), pair in pairs
+            if pair is not None and pair[1] is not None
+        ]
 
     def shown(
         self, results: Results, specs: Sequence[Assault], scheme: str, paper: Pair | None

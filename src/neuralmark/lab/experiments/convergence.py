@@ -51,9 +51,9 @@ class Convergence(Experiment):
         for title, pair in _pairs(preset):
             apart = []
             for specs in zip(*pair, strict=True):
-                found = results.of(specs)
+                found = [curve for curve in map(_curve, results.of(specs)) if curve]
                 if len(found) == len(TWO):
-                    clean, marked = map(_curve, found)
+                    clean, marked = found
                     apart.append([m - c for c, m in zip(clean, marked, strict=True)])
             if not apart:
                 continue
@@ -68,7 +68,11 @@ class Convergence(Experiment):
 
 
 def _curve(row: Row) -> list[float]:
-    return [100 * each["accuracy"] for each in row["history"]]
+    """Empty for a model that was tested at the end only."""
+    history = row["history"]
+    if any("accuracy" not in each for each in history):
+        return []
+    return [100 * each["accuracy"] for each in history]
 
 
 def _pairs(preset: Preset) -> list[tuple[str, list[list[Training]]]]:

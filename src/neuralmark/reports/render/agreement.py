@@ -31,6 +31,7 @@ def statement(table: Table) -> str:
         for head, cell in zip(table.head, row, strict=False):
             if isinstance(cell, Cell) and (standing := _standing(cell)):
                 found[standing].append(f"{row[0]} {head}")
+    found[UNTESTED] += table.left_out
     if not any(found.values()):
         return ""
     said = [f"{len(found[AGREES])} agree"]
@@ -57,6 +58,8 @@ def agreement(tables: Mapping[str, Iterable[Table]]) -> str:
     counts = dict.fromkeys(STANDINGS, 0)
     against: dict[str, int] = {}
     for name, some in tables.items():
+        some = list(some)
+        counts[UNTESTED] += sum(len(table.left_out) for table in some)
         cells = [cell for table in some for row in table.rows for cell in row]
         for standing in (_standing(cell) for cell in cells if isinstance(cell, Cell)):
             if standing:
