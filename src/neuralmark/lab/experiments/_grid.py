@@ -21,7 +21,7 @@ from neuralmark.lab.contract import (
 )
 from neuralmark.lab.execution.store import Row
 from neuralmark.lab.experiments._paper import Pair
-from neuralmark.lab.plan.columns import TITLES
+from neuralmark.lab.plan.columns import TITLES, WRITTEN
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Assault, Spec, Victim
 
@@ -98,7 +98,7 @@ class AttackGrid(Experiment):
     def columns(self, preset: Preset, place: GridPlace) -> list[str]:
         """The schemes that are attacked there."""
         clean = ["clean"] if self.with_clean else []
-        left_out = () if place.movement else preset.training.too_weak
+        left_out = () if place.movement else (*preset.training.too_weak, *WRITTEN)
         return clean + [name for name in preset.training.schemes if name not in left_out]
 
     def runs(self, preset: Preset) -> list[Spec]:
@@ -296,10 +296,16 @@ class FinetuneGrid(AttackGrid):
 
 def _absent(preset: Preset, place: GridPlace) -> str:
     """Which marks could not be tested at their own strength."""
-    absent = [] if place.movement else [TITLES[name] for name in preset.training.too_weak]
-    if not absent:
+    if place.movement:
         return ""
-    return f"not tested: {', '.join(absent)}, whose published λ does not bring a mark in here"
+    weak = [TITLES[name] for name in preset.training.too_weak]
+    written = [TITLES[name] for name in preset.training.schemes if name in WRITTEN]
+    reasons = (
+        (weak, "whose published λ does not bring a mark in here"),
+        (written, "which was published without a loss"),
+    )
+    told = [f"{', '.join(names)}, {why}" for names, why in reasons if names]
+    return f"not tested: {'; '.join(told)}" if told else ""
 
 
 def _finite(band: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:

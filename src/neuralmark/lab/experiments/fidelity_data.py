@@ -2,13 +2,16 @@
 
 from typing import ClassVar
 
-from neuralmark.lab.comparing import Cell, spread
+from neuralmark.lab.comparing import Cell, percent, spread
 from neuralmark.lab.contract import Experiment, Results, Table, trained, training
 from neuralmark.lab.experiments._grid import GridPlace, victim_at
 from neuralmark.lab.experiments._paper import ALEXNET, FIDELITY, RESNET
-from neuralmark.lab.plan.columns import TITLES
+from neuralmark.lab.plan.columns import TITLES, WRITTEN
 from neuralmark.lab.plan.preset import Preset
 from neuralmark.lab.plan.spec import Spec, Training, Victim
+
+NEAR = 0.02
+"""Within which share of it a movement counts as met."""
 
 
 class FidelityData(Experiment):
@@ -32,7 +35,7 @@ class FidelityData(Experiment):
                 [
                     spec
                     for architecture in scale.architectures
-                    for scheme in _columns(preset)
+                    for scheme in _trained(preset)
                     for spec in _cell(preset, data, architecture, scheme)
                 ]
             )
@@ -40,7 +43,7 @@ class FidelityData(Experiment):
 
     def tables(self, preset: Preset, results: Results) -> list[Table]:
         """One table per architecture: accuracy, and the rate where a mark is."""
-        columns = _columns(preset)
+        columns = _trained(preset)
         own = [
             Table(
                 f"Accuracy (detection rate) by data set, {architecture}",
@@ -81,18 +84,40 @@ def _at(preset: Preset, results: Results, movement: float) -> Table:
         rows.append((data, *(trained(results, runs, None) for runs in cells.values())))
         margins = (spread(results.values(runs, "strength"), "{:.2f}") for runs in cells.values())
         rows.append((f"{data}, margin in σz", *margins))
+    note = (
+        "every mark written into the same clean model, ‖Δw‖/‖w‖ of its layer the same for all; by"
+        " the smallest change that gives all bits one margin, GreedyMark by its own loss"
+    )
     return Table(
         f"Accuracy (detection rate) at equal movement ({100 * movement:g} %)",
         ("data set", *(TITLES[scheme] for scheme in columns)),
         tuple(rows),
-        "every mark written into the same clean model, ‖Δw‖/‖w‖ of its layer the same for all; by"
-        " the smallest change that gives all bits one margin, GreedyMark by its own loss",
+        "; ".join([note, *_short_of(preset, results, movement)]),
         specs=tuple(s for data in preset.training.datasets for s in _equal(preset, data, movement)),
     )
 
 
+def _short_of(preset: Preset, results: Results, movement: float) -> list[str]:
+    """Which marks moved the layer by less, and how far."""
+    said = []
+    for scheme in preset.training.schemes:
+        runs = [
+            run
+            for data in preset.training.datasets
+            for run in _pressed(preset, data, scheme, movement)
+        ]
+        moved = results.values(runs, "moved")
+        if moved and max(moved) < (1 - NEAR) * movement:
+            said.append(f"{TITLES[scheme]} can move it by {percent(moved)} % only")
+    return said
+
+
 def _columns(preset: Preset) -> list[str]:
     return ["clean", *preset.training.schemes]
+
+
+def _trained(preset: Preset) -> list[str]:
+    return [scheme for scheme in _columns(preset) if scheme not in WRITTEN]
 
 
 def _pressed(preset: Preset, data: str, scheme: str, movement: float) -> list[Victim]:

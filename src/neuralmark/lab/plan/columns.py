@@ -17,3 +17,5 @@ TITLES = {
     STREAM: "NeuralMark (stream)",
 }
 """VoteMark and Feng's scheme are reconstructions: the star says so in every table."""
+WRITTEN: Final = ("feng",)
+"""Marks that were published without a loss to train by: compared at equal movement only."""
