@@ -76,7 +76,8 @@ def test_the_saved_model_is_verified_by_the_claim_beside_it(
     assert run.model is not None
     live = neuralmark.verify(run.model, key, claim=claim)
     assert live.matched == verdict.matched
-    assert live.smallest_margin == pytest.approx(verdict.smallest_margin, rel=1e-6)
+    # squares are added up in float32, by torch and by numpy, and most of them cancels out here
+    assert live.smallest_margin == pytest.approx(verdict.smallest_margin, rel=1e-5)
 
 
 def test_numbers_reach_the_history_the_printed_logs_and_the_reporters(

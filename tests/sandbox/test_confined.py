@@ -109,6 +109,15 @@ def test_secrets_of_the_environment_stay_here(monkeypatch: pytest.MonkeyPatch) -
         assert "secret" not in made.call(hostile.environment).values()
 
 
+def test_numbers_are_added_up_as_they_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another kernel of the linear algebra gives other last digits of margins."""
+    chosen = {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": "AVX2"}
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+    with Confined(LIMITS) as made:
+        assert chosen.items() <= made.call(hostile.environment).items()
+
+
 @pytest.mark.parametrize("harm", [hostile.loop, hostile.sleep, hostile.whisper])
 def test_time_is_limited(harm: Any) -> None:
     with Confined(HASTY) as made:

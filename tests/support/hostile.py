@@ -29,9 +29,7 @@ def open(path):
 
 
 def allocate(path, more):
-    held = []
-    while True:
-        held.append(bytearray(32 << 20))
+    return bytearray(1 << 40)
 
 
 def loop(path, more):

@@ -36,6 +36,8 @@ _START = 120.0
 """Seconds for the interpreter to start, on a busy machine."""
 _KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TZ")
 """Of the environment: nothing that may hold a password or a token."""
+_COMPUTING = ("OPENBLAS_", "MKL_", "BLIS_", "NPY_", "NVPL_BLAS_")
+"""How names begin that decide how numbers are added up: a verdict is the same here and there."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +295,11 @@ def error_of(told: dict[str, Any]) -> NeuralMarkError:
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or name.startswith(_COMPUTING)
+    }
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
     return {**kept, **one, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
