@@ -33,8 +33,8 @@ class FeatureMap(TriggerScheme):
         origin="Li, Abady, Wang and Barni 2021",
         bit="a projection of a corner of a convolution's output, for each trigger apart",
         needs="a live model, and the triggers",
-        survives="fine-tuning; half pruned by size, a tenth at random or rearranged channels"
-        " destroy it: an anchor is of weights",
+        survives="fine-tuning; half pruned by size at the edge; a tenth at random or rearranged"
+        " channels destroy it: an anchor is of weights",
         costs="training only; the triggers go through the model at every step",
         proves="nothing as published: matrix, bits and triggers are free; with a derived key and"
         " committed triggers the exact bound over the bits of all triggers; no certified radius",
