@@ -36,8 +36,42 @@ def test_one_key_counts_once() -> None:
     assert len(keyring_of({"a": key, "b": key}).sought) == 1
 
 
+def test_several_places_and_keys(tmp_path: Path) -> None:
+    """Files of one name are told apart, a file that is named twice is taken once."""
+    keys = keys_of("a", "b", "c", "d", "e")
+    one, two, three, four, five = keys.values()
+    places = [tmp_path / name for name in ("one/a.nmkey", "two/a.nmkey", "two/deep/a.nmkey")]
+    for path, key in zip(places, (one, two, three), strict=True):
+        path.parent.mkdir(parents=True)
+        key.save(path, None)
+    four.save(tmp_path / "d.nmkey", None)
+    given: list[Key | str | Path] = [places[0], str(tmp_path / "two"), five, tmp_path / "d.nmkey"]
+    ring = keyring_of([*given, tmp_path / "two" / "deep", str(places[0])])
+    named = {
+        "a.nmkey": one,
+        str(places[1]): two,
+        str(Path("deep") / "a.nmkey"): three,
+        "d.nmkey": four,
+        five.fingerprint: five,
+    }
+    found = {each.name: each.key.fingerprint for each in ring.sought}
+    assert found == {name: key.fingerprint for name, key in named.items()}
+    with pytest.raises(KeyFileError, match="no such file"):
+        keyring_of([places[0], "nosuch.nmkey"])
+
+
+def test_a_file_of_the_working_folder_is_told_from_its_namesake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "far").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for path in ("far/a.nmkey", "a.nmkey"):
+        Key.new(QUICK).save(Path(path), None)
+    assert len(keyring_of(["far/a.nmkey", "a.nmkey"]).sought) == 2
+
+
 def test_what_is_no_key_is_refused() -> None:
-    wrong: tuple[Any, ...] = ([], ["a.nmkey"], {})
+    wrong: tuple[Any, ...] = ([], [b"a.nmkey"], [QUICK], {}, {"a": "a.nmkey"})
     for keys in wrong:
         with pytest.raises(ParameterError, match="keys must be"):
             keyring_of(keys)

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 from neuralmark import Key, schemes
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
 from neuralmark.core.carriers import Carriers
+from neuralmark.core.key import Filter
 from neuralmark.errors import NeuralMarkError
 from neuralmark.marking.attempts import Attempt, claimed, searched
 from neuralmark.marking.placement import catalogue
@@ -19,10 +20,11 @@ from neuralmark.scanning import pooling, screening
 from neuralmark.scanning.keyring import keyring_of
 from neuralmark.scanning.planning import plan_for
 from neuralmark.scanning.pooling import NONE, MarkCache
-from tests.support.models import QUICK, gaussian, gaussian_model
+from tests.support.models import QUICK, gaussian, gaussian_model, saved
 from tests.support.scans import keys_of
+from tests.support.schemes import ALL
 
-SCHEMES = ("neuralmark", "vanillamark", "votemark", "greedymark", "stdm", "feng")
+WAYS = [(name, how) for name in ALL for how in schemes.get(name).filters]
 
 
 def naive(checkpoint: Checkpoint, key: Key, attempt: Attempt) -> int:
@@ -40,14 +42,19 @@ def both(checkpoint: Checkpoint, key: Key, attempt: Attempt) -> tuple[int, int]:
     rows = [pooling.laid_out(attempt, pooling.load(checkpoint, names))]
     drawn = marks.get(key, attempt.placement, attempt.anchor)
     (held,) = pooling.matches(drawn, rows)
-    (streamed,) = pooling.streamed(checkpoint, [(key, attempt)], marks)
+    (streamed,) = pooling.streamed(checkpoint, [(key, attempt)], marks).counts
     return int(held), int(streamed)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_way_of_a_search_gives_the_same_bits(tmp_path: Path, scheme: str) -> None:
-    key = Key.new(schemes.parameters(scheme, bits=64))
-    model = open_checkpoint(gaussian_model(tmp_path / "m.safetensors"))
+@pytest.mark.parametrize(("scheme", "how"), WAYS)
+def test_every_way_of_a_search_gives_the_same_bits(
+    tmp_path: Path, scheme: str, how: Filter
+) -> None:
+    pools = None if how in ("none", schemes.get(scheme).filters[0]) else 320
+    pools = None if isinstance(schemes.get(scheme), schemes.PassportScheme) else pools
+    key = Key.new(schemes.parameters(scheme, bits=64, pools=pools, filter=how))
+    tensors = {"layer1.weight": gaussian(128, 128), "layer2.weight": gaussian(96, 64, 3, 3)}
+    model = open_checkpoint(saved(tmp_path / "m.safetensors", **tensors))
     attempts = searched(catalogue(model), key)
     assert any(attempt.by_rows for attempt in attempts)
     for attempt in attempts:
@@ -132,6 +139,35 @@ def test_large_models_are_streamed_with_the_same_result(
     assert (held.best == streamed.best).all()
     assert held.needed == streamed.needed
     assert sorted(read) == sorted(2 * ["layer1.weight", "layer2.weight"])  # rows are levelled
+
+
+@pytest.mark.parametrize("how", ["none", "stream"])
+def test_means_of_every_weight_are_held_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Filter
+) -> None:
+    """With the same result, though they take a pass for each look."""
+    key = Key.new(schemes.parameters("passport-aware", bits=64, filter=how))
+    ring = keyring_of([key, *keys_of("a").values()])
+    models = [open_checkpoint(gaussian_model(tmp_path / f"{i}.safetensors", i)) for i in range(3)]
+    plan = plan_for(catalogue(models[0]), ring)
+    whole = screening.screen(models, plan, ring, MarkCache(), 10)
+    assert (whole.best >= 0).all()
+    passes: list[int] = []
+    usual = pooling._read
+
+    def noted(checkpoint: Checkpoint, looks: Any, streams: Any, marks: MarkCache) -> None:
+        passes.append(len(streams))
+        usual(checkpoint, looks, streams, marks)
+
+    monkeypatch.setattr(pooling, "_read", noted)
+    monkeypatch.setattr(pooling, "SUMS", 1)
+    few = screening.screen(models, plan, ring, MarkCache(), 10)
+    assert (few.best == whole.best).all()
+    assert not passes
+    monkeypatch.setattr(screening, "HELD", 1)
+    streamed = screening.screen(models[:1], plan, ring, MarkCache(), 10)
+    assert (streamed.best == whole.best[:, :1]).all()
+    assert max(passes) == 1
 
 
 def test_marks_are_kept_up_to_a_size() -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 from neuralmark.anchors.effort import ALIGN_LIMIT, AlignOptions
 from neuralmark.errors import ParameterError
+from neuralmark.records import Verdict
 from neuralmark.records.verdict import UNPROVEN, UNREADABLE, VERIFIED
 from neuralmark.remote import RemoteOptions
 from neuralmark.sandbox.limits import SandboxLimits
@@ -155,8 +156,8 @@ class ScanRow:
         target: The model, as it was named or found.
         status: `verified`, `matches-unproven`, `nothing`, `unreadable` or `error`.
         why: In a sentence.
-        key: Fingerprint of the key, for findings.
-        key_name: The name of the key's file, for findings.
+        key: Fingerprint of the key, for findings, and for errors of one mark alone.
+        key_name: The name of the key's file, for the same.
         claim: SHA-256 of the claim that was followed, for findings that followed one.
         matched: How many bits match, for findings.
         bits: How many there are.
@@ -194,6 +195,40 @@ class ScanRow:
     round: int = 1
     verdict: dict[str, Any] | None = None
 
+    @classmethod
+    def of_verdict(cls, target: TargetName, key_name: str, verdict: Verdict) -> "ScanRow":
+        """A finding.
+
+        Args:
+            target: The model.
+            key_name: The name of the key's file.
+            verdict: What was found.
+
+        Returns:
+            The row.
+
+        Examples:
+            >>> from neuralmark.scanning.contract import ScanRow
+            >>> verdict = neuralmark.verify("marked.safetensors", key)
+            >>> ScanRow.of_verdict("marked.safetensors", "acme.nmkey", verdict).found
+            True
+        """
+        assert verdict.status in FINDINGS
+        return cls(
+            target,
+            verdict.status,  # type: ignore[arg-type]
+            verdict.reason,
+            verdict.fingerprint,
+            key_name,
+            verdict.claim_digest,
+            verdict.matched,
+            verdict.bits,
+            verdict.boundary,
+            verdict.bound_log2,
+            verdict.trials,
+            verdict=verdict.to_dict(),
+        )
+
     @property
     def found(self) -> bool:
         """Whether a key matches."""
@@ -228,6 +263,29 @@ class ScanRow:
             'a.npz'
         """
         return cls(**{each.name: data[each.name] for each in fields(cls)})
+
+
+class ScanFailure(NamedTuple):
+    """What went wrong: an error without all that it holds on to."""
+
+    error: str
+    """Its name."""
+    why: str
+
+    @classmethod
+    def of(cls, error: Exception) -> "ScanFailure":
+        """Of an error."""
+        name = "InputError" if isinstance(error, OSError) else type(error).__name__
+        return cls(name, str(error)[:2000])
+
+    def row(self, target: TargetName) -> ScanRow:
+        """The row of a model that cannot be read."""
+        return ScanRow(target, ERROR, self.why, error=self.error)
+
+    def row_of(self, target: TargetName, key: str, key_name: str) -> ScanRow:
+        """The row of one mark that cannot be looked for in a model."""
+        why = f"{key_name}: {self.why}"
+        return ScanRow(target, ERROR, why, key, key_name, error=self.error)
 
 
 class Todo(NamedTuple):

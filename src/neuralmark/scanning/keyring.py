@@ -1,7 +1,8 @@
 """The keys of a scan, their claims and their anchors: which marks are looked for."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,17 +11,19 @@ from neuralmark.anchors.chunks import is_sealed, read_public
 from neuralmark.anchors.sealed import SUFFIX, load_anchor
 from neuralmark.core.encoding import canonical_json
 from neuralmark.core.key import Placement
-from neuralmark.errors import KeyFileError, LiveModelError, ParameterError
+from neuralmark.errors import InputError, KeyFileError, LiveModelError, ParameterError
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import check_claim
-from neuralmark.marking.beside import anchor_path
+from neuralmark.marking.beside import anchor_path, claim_path, claims_beside
 from neuralmark.records import Claim
+from neuralmark.remote import is_url
+from neuralmark.scanning.contract import TargetName
 
 KEY_SUFFIX = ".nmkey"
 CLAIM_SUFFIX = ".claim.json"
 
-AnyKeys = Mapping[str, Key] | Sequence[Key] | str | Path
-"""Keys by the names of their files, keys alone, or a folder of key files (or one of these)."""
+AnyKeys = Mapping[str, Key] | Sequence[Key | str | Path] | str | Path
+"""Keys by the names of their files; keys, key files and folders of these, several or one."""
 Places = Sequence[str | Path] | str | Path
 """Files, and folders of them."""
 
@@ -59,6 +62,12 @@ class Keyring:
         return tuple({each.key.fingerprint: each.key for each in self.sought}.values())
 
     @property
+    def unplaced(self) -> bool:
+        """Whether neither a claim nor an anchor says where any mark is, and some may have one."""
+        placed = any(each.claim is not None or each.anchor is not None for each in self.sought)
+        return not placed and any(key.kind == "native" for key in self.keys)
+
+    @property
     def digest(self) -> str:
         """The same for the same marks."""
         marks = [
@@ -81,6 +90,20 @@ def key_files(folder: str | Path) -> list[Path]:
     if not found:
         raise KeyFileError(f"{path}: there is no key file ({KEY_SUFFIX}) in it")
     return found
+
+
+def named_files(places: Places) -> dict[str, Path]:
+    """Key files by name, each once: in a folder by the way to it, in full where names clash."""
+    named: dict[str, Path] = {}
+    known: set[Path] = set()
+    for place in (places,) if isinstance(places, str | Path) else places:
+        for path in key_files(place):
+            if path.resolve() in known:
+                continue
+            known.add(path.resolve())
+            name = path.name if path == Path(place) else str(path.relative_to(place))
+            named[str(path.absolute()) if name in named else name] = path
+    return named
 
 
 def keyring_of(keys: AnyKeys, claims: Places | None = None, anchors: Places = ()) -> Keyring:
@@ -107,13 +130,18 @@ def keyring_of(keys: AnyKeys, claims: Places | None = None, anchors: Places = ()
 
 def _named(keys: AnyKeys) -> dict[str, Key]:
     if isinstance(keys, str | Path):
-        return {path.name: Key.load(path) for path in key_files(keys)}
+        keys = (keys,)
     if isinstance(keys, Mapping):
         named = dict(keys)
     else:
-        named = {key.fingerprint if isinstance(key, Key) else "?": key for key in keys}
+        files = named_files([each for each in keys if isinstance(each, str | Path)])
+        named = {name: Key.load(path) for name, path in files.items()}
+        alone = [each for each in keys if not isinstance(each, str | Path)]
+        named |= {key.fingerprint if isinstance(key, Key) else "?": key for key in alone}
     if not named or not all(isinstance(key, Key) for key in named.values()):
-        raise ParameterError("keys must be a folder of key files, or a list of keys")
+        raise ParameterError(
+            "keys must be a folder of key files, or a list of keys, key files and folders"
+        )
     return named
 
 
@@ -183,3 +211,32 @@ def _anchor_of(claim: Claim, path: Path, key: Key, sealed: _Sealed) -> str | Non
 def _taken(each: Sought, found: Sequence[Sought]) -> bool:
     mine = each.key.fingerprint, each.anchor_digest
     return any((other.key.fingerprint, other.anchor_digest) == mine for other in found)
+
+
+def keys_beside(target: TargetName, listed: Callable[[Path], Sequence[str]]) -> set[str]:
+    """Fingerprints of keys of which a claim lies beside a model.
+
+    Args:
+        target: The model.
+        listed: The names of the claims in a folder, which may be remembered.
+
+    Returns:
+        None for what is far: only what lies on this machine has anything beside it.
+    """
+    if is_url(target):
+        return set()
+    path = Path(target)
+    usual = claim_path(path)
+    stem = usual.name.removesuffix(CLAIM_SUFFIX)
+    near = any(name.startswith(f"{stem}.") for name in listed(usual.parent))
+    inside = path.is_dir() and any(claim_names(path))
+    return set(claims_beside(path)) if near or inside else set()
+
+
+def claim_names(folder: Path) -> tuple[str, ...]:
+    """The names of the claims in a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return tuple(entry.name for entry in entries if entry.name.endswith(CLAIM_SUFFIX))
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read ({error.strerror or error})") from None

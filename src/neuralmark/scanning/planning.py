@@ -13,7 +13,7 @@ from neuralmark.marking.placement import Tensor
 from neuralmark.marking.reading import Attempt
 from neuralmark.marking.verification import ANCHORED_TRIALS
 from neuralmark.records import LEAST_FOUND
-from neuralmark.scanning.contract import Todo
+from neuralmark.scanning.contract import ScanFailure, Todo
 from neuralmark.scanning.keyring import Keyring, Sought
 
 HELD = 96 << 20
@@ -37,6 +37,8 @@ class Ways:
     trials: int
     aligned: bool = False
     """Whether weights may be put back in order for it, if they are like the anchor."""
+    failure: ScanFailure | None = None
+    """Why it cannot be looked for at all."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,14 @@ def plan_for(known: Sequence[Tensor], keyring: Keyring, *, align: bool = True) -
     searches: dict[Parameters, tuple[Attempt, ...]] = {}
     ways = []
     for number, sought in enumerate(keyring.sought):
-        attempts, trials, aligned = _ways(known, sought, searches)
-        ways.append(Ways(number, attempts, trials, aligned and align))
+        try:
+            attempts, trials, aligned = _ways(known, sought, searches)
+        except MemoryError:
+            raise
+        except Exception as error:  # of this mark: the others are looked for all the same
+            ways.append(Ways(number, (), 0, failure=ScanFailure.of(error)))
+        else:
+            ways.append(Ways(number, attempts, trials, aligned and align))
     read = {
         tensor.info.name: tensor.info.size
         for way in ways

@@ -6,7 +6,8 @@ What a look finds is how many bits of its mark match. Verdicts are given elsewhe
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -14,18 +15,23 @@ import numpy.typing as npt
 from neuralmark import schemes
 from neuralmark.checkpoints import Checkpoint, TensorInfo
 from neuralmark.checkpoints.readers.dtypes import decode
-from neuralmark.core.carriers import Carriers
+from neuralmark.core.carriers import Carriers, Listed
 from neuralmark.core.key import Float, Mark, Placement
-from neuralmark.core.readout import Known
+from neuralmark.core.readout import Known, margins
+from neuralmark.errors import TooFewCarriersError, UnsuitableTensorError
 from neuralmark.keys.key import Key
 from neuralmark.marking.levelling import Rows, stored, turned
 from neuralmark.marking.reading import Attempt
-from neuralmark.marking.verification import margins_of
+from neuralmark.scanning.contract import ScanFailure
 
 KEPT = 192 << 20
 """Bytes of derived marks that are kept for the next batch."""
+SUMS = 128 << 20
+"""Bytes of means that are held at a time: a scheme may have one for every weight."""
 NONE = -1
 """What a look has matched that could not be made."""
+UNFIT = TooFewCarriersError, UnsuitableTensorError
+"""The key cannot be in these tensors: no error of a search, which goes on elsewhere."""
 
 Values = npt.NDArray[np.floating]
 Counts = npt.NDArray[np.int64]
@@ -41,7 +47,8 @@ class DrawnMark:
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        return self.mark.matrix.nbytes + self.carriers.total // 4
+        extra = sum(array.nbytes for array in self.mark.extra.values())
+        return self.mark.matrix.nbytes + extra + self.carriers.total // 4
 
 
 class MarkCache:
@@ -68,28 +75,83 @@ class MarkCache:
         return found
 
 
+@dataclass
+class QuickLooks:
+    """How many bits match for each of some looks, and which of them failed."""
+
+    counts: Counts
+    failures: dict[int, ScanFailure] = field(default_factory=dict)
+    """By the number of the look; what merely does not fit is none."""
+
+    @classmethod
+    def nothing(cls, count: int) -> "QuickLooks":
+        """Nothing is read yet."""
+        return cls(np.full(count, NONE))
+
+    @contextmanager
+    def guarding(self, *looks: int) -> Iterator[None]:
+        """Keep what goes wrong within from the other looks; lack of memory is everybody's."""
+        try:
+            yield
+        except MemoryError:
+            raise
+        except Exception as error:
+            self.counts[list(looks)] = NONE
+            if not isinstance(error, UNFIT):
+                self.failures.update(dict.fromkeys(looks, ScanFailure.of(error)))
+
+
+def looked(key: Key, attempt: Attempt, rows: Sequence[Values], marks: MarkCache) -> QuickLooks:
+    """One look at each model, given its weights laid end to end.
+
+    What breaks the look at all of them is found by looking at each alone.
+    """
+    found = QuickLooks.nothing(len(rows))
+    with found.guarding(*range(len(rows))):
+        drawn = marks.get(key, attempt.placement, attempt.anchor)
+        try:
+            found.counts[:] = matches(drawn, rows)
+        except MemoryError:
+            raise
+        except Exception:
+            for model, values in enumerate(rows):
+                with found.guarding(model):
+                    found.counts[model] = matches(drawn, [values])[0]
+    return found
+
+
+@np.errstate(over="ignore", invalid="ignore")
 def matches(drawn: DrawnMark, rows: Sequence[Values]) -> Counts:
     """How many bits match in each model, given its weights laid end to end."""
     carriers, mark = drawn.carriers, drawn.mark
     if not carriers.per_pool:
         return np.full(len(rows), NONE)
     _, at = carriers.between(0, carriers.total)
-    sums = np.zeros((len(rows), carriers.pools))
-    for model, values in enumerate(rows):
-        carriers.sum_into(sums[model], 0, values.take(at))
-    return counted(mark, sums / carriers.per_pool)
+    together = max(1, SUMS // (8 * carriers.pools))
+    found = np.full(len(rows), NONE)
+    for start in range(0, len(rows), together):
+        some = rows[start : start + together]
+        sums = np.zeros((len(some), carriers.pools))
+        for model, values in enumerate(some):
+            carriers.sum_into(sums[model], 0, values.take(at))
+        sums /= carriers.per_pool
+        found[start : start + together] = counted(mark, sums)
+    return found
 
 
 def counted(mark: Mark, pooled: Float) -> Counts:
-    """Bits that match, for each row of means."""
+    """Bits that match, for each row of means: the scheme reads them, as in `verify`."""
+    found = np.full(len(pooled), NONE)
+    whole = np.flatnonzero(np.isfinite(pooled).all(axis=1))
+    scheme, known = schemes.of(mark), Known.of(mark)
     with np.errstate(over="ignore", invalid="ignore"):
-        if schemes.of(mark).linear:
-            known = Known.of(mark)
-            margins = (pooled @ known.matrix) * known.signs
-        else:
-            margins = np.stack([margins_of(mark, each) for each in pooled])
-    broken = ~np.isfinite(pooled).all(axis=1)
-    found: Counts = np.where(broken, NONE, (margins > 0).sum(axis=1))
+        if type(scheme).logits is schemes.Scheme.logits:  # pooled @ matrix: for all at once
+            read = margins(scheme.logits(known, pooled[whole]), known.signs)
+            found[whole] = (read > 0).sum(axis=1)
+            return found
+        for model in whole:
+            read = margins(scheme.logits(known, pooled[model]), known.signs)
+            found[model] = (read > 0).sum()
     return found
 
 
@@ -134,55 +196,90 @@ def laid_out(attempt: Attempt, loaded: Loaded) -> Values:
 class _Stream:
     """One look at a model that is read once for many."""
 
+    number: int
     attempt: Attempt
     carriers: Carriers
     sums: Float
     starts: Mapping[str, tuple[int, ...]]
     """Where the tensors begin that it reads, by stored name."""
+    looks: QuickLooks
+    lost: bool = False
+    """Whether something went wrong."""
 
     @classmethod
-    def of(cls, attempt: Attempt, carriers: Carriers) -> "_Stream":
+    def of(cls, number: int, attempt: Attempt, carriers: Carriers, looks: QuickLooks) -> "_Stream":
         starts: dict[str, tuple[int, ...]] = {}
         for _, start, tensor in attempt.parts():
             if tensor is not None:
                 name = tensor.info.name
                 starts[name] = (*starts.get(name, ()), start)
-        return cls(attempt, carriers.sparing(), np.zeros(carriers.pools), starts)
+        sums = np.zeros(carriers.pools)
+        return cls(number, attempt, carriers.sparing(), sums, starts, looks)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it holds until all is read."""
+        listed = self.carriers.survivors if isinstance(self.carriers, Listed) else 0
+        return 8 * (self.carriers.pools + listed)
 
     def take(self, name: str, at: int, values: Values) -> None:
         """Add what it needs of a piece of a tensor, which begins at `at`."""
-        for start in self.starts.get(name, ()):
-            low = start + at
-            first, places = self.carriers.between(low, low + len(values))
-            self.carriers.sum_into(self.sums, first, values.take(places))
+        if self.lost:
+            return
+        self.lost = True
+        with self.looks.guarding(self.number):
+            for start in self.starts.get(name, ()):
+                low = start + at
+                first, places = self.carriers.between(low, low + len(values))
+                self.carriers.sum_into(self.sums, first, values.take(places))
+            self.lost = False
 
 
 Look = tuple[Key, Attempt]
 
 
-def streamed(checkpoint: Checkpoint, looks: Sequence[Look], marks: MarkCache) -> Counts:
+def streamed(checkpoint: Checkpoint, looks: Sequence[Look], marks: MarkCache) -> QuickLooks:
     """How many bits match for each look: every tensor is read once for all of them.
 
-    Twice where rows are levelled, and once more if it is turned.
+    Twice where rows are levelled, and once more if it is turned; again where the means of all looks
+    would take too much memory.
     """
-    streams: list[_Stream | None] = []
-    for key, attempt in looks:
-        drawn = marks.get(key, attempt.placement, attempt.anchor)
-        room = drawn.carriers.per_pool
-        streams.append(_Stream.of(attempt, drawn.carriers) if room else None)
-    there = [stream for stream in streams if stream is not None]
-    for name in dict.fromkeys(name for stream in there for name in stream.starts):
+    found = QuickLooks.nothing(len(looks))
+    waiting: list[_Stream] = []
+    size = 0
+    for number, (key, attempt) in enumerate(looks):
+        with found.guarding(number):
+            carriers = marks.get(key, attempt.placement, attempt.anchor).carriers
+            if carriers.per_pool:
+                waiting.append(_Stream.of(number, attempt, carriers, found))
+                size += waiting[-1].size
+        if size >= SUMS:
+            _read(checkpoint, looks, waiting, marks)
+            waiting, size = [], 0
+    _read(checkpoint, looks, waiting, marks)
+    return found
+
+
+def _read(
+    checkpoint: Checkpoint, looks: Sequence[Look], streams: Sequence[_Stream], marks: MarkCache
+) -> None:
+    """One pass for these looks, and what matches in each."""
+    for name in dict.fromkeys(name for stream in streams for name in stream.starts):
         for transposed in (False, True):
-            wanting = [s for s in there if name in s.starts and s.attempt.transposed == transposed]
+            wanting = [
+                s for s in streams if name in s.starts and s.attempt.transposed == transposed
+            ]
             if wanting:
                 _pass(checkpoint, checkpoint.info(name), transposed, wanting)
-    found = np.full(len(looks), NONE)
-    for number, (stream, (key, attempt)) in enumerate(zip(streams, looks, strict=True)):
-        if stream is not None:
+    for stream in streams:
+        found, number = stream.looks, stream.number
+        if stream.lost:
+            continue
+        key, attempt = looks[number]
+        with found.guarding(number):
             mark = marks.get(key, attempt.placement, attempt.anchor).mark
             pooled = stream.sums / stream.carriers.per_pool
-            found[number] = counted(mark, pooled[None])[0]
-    return found
+            found.counts[number] = counted(mark, pooled[None])[0]
 
 
 @np.errstate(over="ignore", invalid="ignore")

@@ -1,7 +1,7 @@
 """Which marks may be in which models of one header: counts of bits, not yet verdicts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from neuralmark.checkpoints import Checkpoint
 from neuralmark.core.bound import boundary
 from neuralmark.marking.reading import Attempt
 from neuralmark.scanning import pooling
+from neuralmark.scanning.contract import ScanFailure
 from neuralmark.scanning.keyring import Keyring
 from neuralmark.scanning.planning import HELD, HeaderPlan
 from neuralmark.scanning.pooling import NONE, Counts, MarkCache
@@ -32,6 +33,12 @@ class Screened:
     """How many must match, for each mark."""
     broken: tuple[tuple[str, ...], ...]
     """For each model, which of its tensors (stored names) hold NaN or infinity."""
+    failures: dict[tuple[int, int], ScanFailure] = field(default_factory=dict)
+    """Why a look went wrong, by mark and model."""
+
+    def failure(self, mark: int, model: int) -> ScanFailure | None:
+        """Why a mark could not be looked for, if it is for an error of its own."""
+        return self.plan.ways[mark].failure or self.failures.get((mark, model))
 
     def promising(self, mark: int, model: int) -> bool:
         """Whether a verdict is worth its time."""
@@ -68,18 +75,20 @@ def screen(
         loaded.append(pooling.load(model, plan.names))
         beat()
     best = np.full((len(plan.ways), len(models)), NONE)
+    failures: dict[tuple[int, int], ScanFailure] = {}
     for attempts in _readings(plan):
         rows = [pooling.laid_out(attempts[0][1], each) for each in loaded]
         for place, attempt in attempts:
             key = keyring.sought[plan.ways[place].sought].key
-            drawn = marks.get(key, attempt.placement, attempt.anchor)
-            np.maximum(best[place], pooling.matches(drawn, rows), out=best[place])
+            found = pooling.looked(key, attempt, rows, marks)
+            np.maximum(best[place], found.counts, out=best[place])
+            failures |= {(place, model): why for model, why in found.failures.items()}
         beat()
     broken = tuple(
         tuple(name for name, values in each.items() if not np.isfinite(values).all())
         for each in loaded
     )
-    return Screened(plan, best, needed, broken)
+    return Screened(plan, best, needed, broken, failures)
 
 
 def _readings(plan: HeaderPlan) -> list[list[tuple[int, Attempt]]]:
@@ -111,6 +120,7 @@ def _streamed(
     ]
     found = pooling.streamed(model, [(key, attempt) for _, key, attempt in looks], marks)
     best = np.full((len(plan.ways), 1), NONE)
-    for (place, _, _), count in zip(looks, found, strict=True):
+    for (place, _, _), count in zip(looks, found.counts, strict=True):
         best[place, 0] = max(best[place, 0], count)
-    return Screened(plan, best, needed, ((),))
+    failures = {(looks[number][0], 0): why for number, why in found.failures.items()}
+    return Screened(plan, best, needed, ((),), failures)

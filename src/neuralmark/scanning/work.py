@@ -6,7 +6,7 @@ which gives the models of the batch to others, one by one.
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,6 @@ from neuralmark.api import verify
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
 from neuralmark.errors import CheckpointError, InputError
 from neuralmark.marking import coverage
-from neuralmark.marking.beside import claim_path, claims_beside
 from neuralmark.marking.options import VerifyOptions
 from neuralmark.marking.placement import Tensor, catalogue
 from neuralmark.records import Verdict
@@ -28,12 +27,12 @@ from neuralmark.sandbox import child
 from neuralmark.sandbox.served import ServedPlace
 from neuralmark.scanning.contract import (
     ALWAYS,
-    ERROR,
     FINDINGS,
     HEADERS,
     NEVER,
     NOTHING,
     UNREADABLE,
+    ScanFailure,
     ScanRow,
     ScanStatus,
     ScanTerms,
@@ -42,9 +41,9 @@ from neuralmark.scanning.contract import (
     Todo,
     readable,
 )
-from neuralmark.scanning.keyring import CLAIM_SUFFIX, Keyring, Sought
+from neuralmark.scanning.keyring import Keyring, Sought, claim_names, keys_beside
 from neuralmark.scanning.kin import FAR, AnchorSketch
-from neuralmark.scanning.planning import HeaderPlan, plan_for, signature
+from neuralmark.scanning.planning import HeaderPlan, Ways, plan_for, signature
 from neuralmark.scanning.pooling import MarkCache
 from neuralmark.scanning.screening import Screened, screen
 
@@ -166,7 +165,12 @@ def _from_header(bench: WorkBench, todo: Todo, terms: ScanTerms) -> Outcome:
         opened = _OpenModel.of(todo)
         plan = _plan(bench, opened, terms)
         if plan.empty and not _claims(bench, todo.target):
-            return _outcome(todo, [_not_found(opened, plan, RULED_OUT)])
+            lost = {
+                place: _lost(opened, bench.keyring.sought[way.sought], way.failure)
+                for place, way in enumerate(plan.ways)
+                if way.failure is not None
+            }
+            return _outcome(todo, _without(_not_found(opened, plan, RULED_OUT), plan, lost))
         return {"number": todo.number, "signature": opened.signature, "size": plan.size}
     except MemoryError:
         raise
@@ -183,8 +187,7 @@ def _plan(bench: WorkBench, opened: _OpenModel, terms: ScanTerms) -> HeaderPlan:
 
 def failed(todo: Todo, error: Exception) -> Outcome:
     """The row of a model that could not be read."""
-    name = "InputError" if isinstance(error, OSError) else type(error).__name__
-    return _outcome(todo, [ScanRow(todo.target, ERROR, str(error)[:2000], error=name)])
+    return _outcome(todo, [ScanFailure.of(error).row(todo.target)])
 
 
 def _outcome(todo: Todo, rows: Sequence[ScanRow]) -> Outcome:
@@ -251,35 +254,71 @@ def _group(bench: WorkBench, group: Sequence[_OpenModel], terms: ScanTerms) -> I
 def _rows(
     bench: WorkBench, opened: _OpenModel, seen: Screened, number: int, terms: ScanTerms
 ) -> list[ScanRow]:
-    """The findings in a model, or the one row that says that there are none."""
+    """The findings in a model, or the one row that says that there are none.
+
+    A mark that could not be looked for has a row of its own, and hides no other.
+    """
     beside = _claims(bench, opened.todo.target)
     found: list[ScanRow] = []
+    lost: dict[int, ScanRow] = {}
     aligned = 0
     for place, way in enumerate(seen.plan.ways):
-        sought = bench.keyring.sought[way.sought]
-        followed = (
-            sought.claim is None and sought.anchor is None and (sought.key.fingerprint in beside)
-        )
-        worth = followed or seen.promising(place, number)
-        if not worth and way.aligned:
-            worth = _alike(bench, opened.model, sought, terms)
-            aligned += worth
-        if worth:
-            with _aligning(opened.todo) if way.aligned else nullcontext():
-                verdict = _verdict(opened.todo.target, sought, terms)
-            if verdict.status in FINDINGS:
-                found.append(_finding(opened, seen.plan, sought, verdict))
+        sought, failure = bench.keyring.sought[way.sought], seen.failure(place, number)
+        try:
+            worth = _followed(sought, beside) or seen.promising(place, number)
+            if not worth and way.aligned:
+                worth = _alike(bench, opened.model, sought, terms)
+                aligned += worth
+            verdict = _verdict(opened.todo, way, sought, terms) if worth else None
+        except MemoryError:
+            raise
+        except Exception as error:
+            lost[place] = _lost(opened, sought, error)
+            continue
+        if verdict is not None and verdict.status in FINDINGS:
+            row = ScanRow.of_verdict(opened.todo.target, sought.name, verdict)
+            found.append(replace(row, format=opened.model.format, weights=seen.plan.weights))
+        elif failure is not None:
+            lost[place] = _lost(opened, sought, failure)
     if found:
-        return found
-    lost = sum(opened.model.info(name).size for name in seen.broken[number])
-    return [_not_found(opened, seen.plan, _told(bench, seen, number, aligned), lost)]
+        return [*found, *dict.fromkeys(lost.values())]
+    unread = sum(opened.model.info(name).size for name in seen.broken[number])
+    told = _told(bench, seen, number, aligned, lost)
+    return _without(_not_found(opened, seen.plan, told, unread), seen.plan, lost)
 
 
-def _told(bench: WorkBench, seen: Screened, number: int, aligned: int) -> str:
+def _followed(sought: Sought, beside: set[str]) -> bool:
+    """Whether a claim beside the model says where the mark is, and nobody else did."""
+    return sought.claim is None and sought.anchor is None and sought.key.fingerprint in beside
+
+
+def _lost(opened: _OpenModel, sought: Sought, why: Exception | ScanFailure) -> ScanRow:
+    """The row of a mark that could not be looked for; of the model, where it cannot be read."""
+    target = opened.todo.target
+    if isinstance(why, CheckpointError | OSError):
+        return ScanFailure.of(why).row(target)
+    failure = ScanFailure.of(why) if isinstance(why, Exception) else why
+    return failure.row_of(target, sought.key.fingerprint, sought.name)
+
+
+def _without(nothing: ScanRow, plan: HeaderPlan, lost: Mapping[int, ScanRow]) -> list[ScanRow]:
+    """The rows of a model without a finding: that there is none, if any mark was looked for."""
+    rows = list(dict.fromkeys(lost.values()))
+    whole = len(lost) < len(plan.ways) and all(row.key is not None for row in rows)
+    return [nothing, *rows] if whole else rows
+
+
+def _told(
+    bench: WorkBench, seen: Screened, number: int, aligned: int, lost: Mapping[int, ScanRow]
+) -> str:
     """What was looked for in vain."""
-    ways = sum(way.trials for way in seen.plan.ways if way.attempts or way.aligned)
-    tried = sum(bool(way.attempts or way.aligned) for way in seen.plan.ways)
-    words = f"{tried} of {len(seen.plan.ways)} marks looked for in {ways} ways"
+    tried = [
+        way
+        for place, way in enumerate(seen.plan.ways)
+        if (way.attempts or way.aligned) and place not in lost
+    ]
+    ways = sum(way.trials for way in tried)
+    words = f"{len(tried)} of {len(seen.plan.ways)} marks looked for in {ways} ways"
     closest = seen.closest(number)
     if closest is not None:
         bits = bench.keyring.sought[seen.plan.ways[closest].sought].key.parameters.bits
@@ -303,50 +342,15 @@ def _sketched(path: str, sought: Sought) -> tuple[Anchor, AnchorSketch]:
     return anchor, AnchorSketch(anchor)
 
 
-def _verdict(target: TargetName, sought: Sought, terms: ScanTerms) -> Verdict:
+def _verdict(todo: Todo, way: Ways, sought: Sought, terms: ScanTerms) -> Verdict:
     """The verdict that `verify` gives, for a look among many."""
     options = VerifyOptions(sought.anchor, terms.effort, terms.align_limit, among=terms.among)
     claim = sought.claim_file or sought.claim
-    verdict = verify(_place(target), sought.key, claim=claim, options=options)
+    with _aligning(todo) if way.aligned else nullcontext():
+        verdict = verify(_place(todo.target), sought.key, claim=claim, options=options)
     return replace(verdict, date=terms.date)
-
-
-def _finding(opened: _OpenModel, plan: HeaderPlan, sought: Sought, verdict: Verdict) -> ScanRow:
-    assert verdict.status in FINDINGS
-    return ScanRow(
-        opened.todo.target,
-        verdict.status,  # type: ignore[arg-type]
-        verdict.reason,
-        verdict.fingerprint,
-        sought.name,
-        verdict.claim_digest,
-        verdict.matched,
-        verdict.bits,
-        verdict.boundary,
-        verdict.bound_log2,
-        verdict.trials,
-        opened.model.format,
-        plan.weights,
-        verdict=verdict.to_dict(),
-    )
 
 
 def _claims(bench: WorkBench, target: TargetName) -> set[str]:
     """Fingerprints of keys of which a claim lies beside a model; folders are listed once."""
-    if is_url(target):
-        return set()
-    path = Path(target)
-    usual = claim_path(path)
-    names = bench.folders.get(str(usual.parent), lambda: _claim_names(usual.parent))
-    stem = usual.name.removesuffix(CLAIM_SUFFIX)
-    near = any(name.startswith(f"{stem}.") for name in names)
-    inside = path.is_dir() and any(_claim_names(path))
-    return set(claims_beside(path)) if near or inside else set()
-
-
-def _claim_names(folder: Path) -> tuple[str, ...]:
-    try:
-        with os.scandir(folder) as entries:
-            return tuple(entry.name for entry in entries if entry.name.endswith(CLAIM_SUFFIX))
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be read ({error.strerror or error})") from None
+    return keys_beside(target, lambda at: bench.folders.get(str(at), lambda: claim_names(at)))
