@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from neuralmark import Key, Verdict, VerifyOptions, verify
+from neuralmark import Key, Verdict, VerifyOptions, schemes, verify
 from neuralmark.cli import _scanned
 from tests.support import hostile
 from tests.support.commands import call, on_terminal
@@ -50,6 +51,58 @@ def test_a_finding_is_exit_code_0(tmp_path: Path, keys: Path) -> None:
     assert told["counts"] == {"nothing": 2, "verified": 1}
     assert [row["target"] for row in told["findings"]] == [str(marked)]
     assert len(Path(told["rows"]).read_text().splitlines()) == 3
+
+
+def test_several_keys_are_all_looked_for(tmp_path: Path) -> None:
+    """Files and folders, two of one name, and a key that is named twice."""
+    places = [tmp_path / name for name in ("one/k.nmkey", "two/k.nmkey", "more/c.nmkey")]
+    models = models_in(tmp_path / "models", 4)
+    for path, model, key in zip(places, models, keys_of("a", "b", "c").values(), strict=False):
+        path.parent.mkdir()
+        key.save(path, None)
+        mark(model, key)
+    words = ["--keys", places[0], "--keys", places[1], "--keys", tmp_path / "more"]
+    words += ["--keys", places[0], "-o", tmp_path / "out", "--jobs", 1, "--json"]
+    told = call("scan", tmp_path / "models", *words).json
+    assert told["correction"] == "3 marks x 4 targets x their ways of looking"
+    assert told["counts"] == {"nothing": 1, "verified": 3}
+    names = {row["key_name"] for row in told["findings"]}
+    assert names == {"k.nmkey", str(places[1]), "c.nmkey"}
+
+
+def test_that_claims_were_left_out_is_said_once(tmp_path: Path, keys: Path) -> None:
+    gaussian_model(tmp_path / "m.safetensors")
+    words = ["scan", tmp_path / "m.safetensors", "--keys", keys, "--jobs", 1]
+    done = call(*words, "-o", tmp_path / "out", "--every", "0.01s", "--rounds", 2)
+    assert done.err.count("found only by its claim: give --claims") == 1
+    told = call(*words, "-o", tmp_path / "json", "--json")
+    assert told.err == ""
+    (note,) = told.json["notes"]
+    assert note.endswith("give --claims")
+    claims = tmp_path / "claims"
+    mark(tmp_path / "m.safetensors", Key.load(keys / "a.nmkey"), claims)
+    words = ["scan", tmp_path / "marked-m.safetensors", *words[2:], "--claims", claims]
+    done = call(*words, "-o", tmp_path / "claimed")
+    assert (done.code, done.err.count("--claims")) == (0, 0)
+    assert call(*words, "-o", tmp_path / "claimed", "--json").json["notes"] == []
+
+
+def test_a_broken_key_hides_no_other(tmp_path: Path, keys: Path) -> None:
+    """Passports that were made for other layers: `verify` does not look for them either."""
+    chosen = schemes.parameters("deepipr", bits=96)
+    bad = Key.chosen(chosen, np.ones((7, 96), "f4"), bits=np.ones(96, np.uint8))
+    bad.save(keys / "bad.nmkey", None)
+    models = models_in(tmp_path / "models", 2)
+    marked = mark(models[1], Key.load(keys / "a.nmkey"))
+    words = ["scan", tmp_path / "models", "--keys", keys, "-o", tmp_path / "out", "--jobs", 1]
+    done = call(*words)
+    assert done.code == 0, done
+    assert f"{marked}" in done.out
+    assert done.out.count("bad.nmkey: these passports have ") == 2
+    told = call(*words, "--json").json
+    assert told["counts"] == {"error": 2, "nothing": 1, "verified": 1}
+    assert {each["error"] for each in told["errors"]} == {"PassportMismatchError"}
+    call("verify", marked, "--key", keys / "bad.nmkey").failed(2, "PassportMismatchError")
 
 
 def test_nothing_is_exit_code_1(tmp_path: Path, keys: Path) -> None:

@@ -87,6 +87,35 @@ def test_every_mark_is_found_and_nothing_else(tmp_path: Path) -> None:
     assert (lost.verdict, lost.error, lost.key) == (None, None, None)
 
 
+def test_that_claims_were_left_out_is_noted(tmp_path: Path) -> None:
+    """The mark has an anchor: a search does not find it, its claim does."""
+    keys, claims = keys_of("a"), tmp_path / "claims"
+    models = tmp_path / "models"
+    mark(models_in(models, 1)[0], keys["a.nmkey"], claims, EmbedOptions())
+    result = scan([models], keys, tmp_path / "out", options=ONE)
+    assert result.counts == {"nothing": 1}
+    (note,) = result.notes
+    assert "no claim of these keys was given" in note
+    assert "a mark with an anchor" in note
+    found = scan([models], keys, tmp_path / "found", claims=claims, options=ONE)
+    assert (found.verified, found.notes) == (True, ())
+    anchors = list(claims.glob("*.anchor"))
+    for claim in claims.glob("*.json"):
+        claim.unlink()
+    assert scan([models], keys, tmp_path / "by", anchors=anchors, options=ONE).notes == ()
+    mark(gaussian_model(tmp_path / "m.safetensors"), keys["a.nmkey"])
+    alone = scan([tmp_path / "marked-m.safetensors"], keys, tmp_path / "alone", options=ONE)
+    assert (alone.verified, alone.notes) == (True, ())
+
+
+def test_keys_that_have_no_anchors_need_no_claims(tmp_path: Path) -> None:
+    matrix = np.random.default_rng(0).standard_normal((320, 160)).astype("float32")
+    raw = Key.raw(matrix, rounds=1, pooling="strided")
+    models = models_in(tmp_path / "models", 1)
+    result = scan(models, [raw], tmp_path / "out", options=ONE)
+    assert (result.counts, result.notes) == ({"nothing": 1}, ())
+
+
 def without_trials(verdict: Verdict) -> Verdict:
     """Without what the correction changes; the radius is that of another boundary."""
     return replace(

@@ -1,5 +1,6 @@
 """`neuralmark scan`: all keys against all models, and a row for each."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from neuralmark.cli import _output as output
 from neuralmark.cli import _scanned as scanned
 
 if TYPE_CHECKING:
+    from neuralmark.keys.key import Key
     from neuralmark.scanning.contract import Aligning, ScanEngineName, ScanForm
     from neuralmark.scanning.rounds import ScanResult
 
@@ -36,14 +38,42 @@ def moment(value: str) -> float:
         ) from None
 
 
+def load_keys(places: Sequence[Path], passphrase_file: Path | None) -> "dict[str, Key]":
+    """All key files; a passphrase that was typed is tried on those that follow."""
+    from neuralmark.scanning.keyring import named_files
+
+    given = options.given_passphrase(passphrase_file)
+    typed: list[str] = []
+    return {name: _opened(path, given, typed) for name, path in named_files(places).items()}
+
+
+def _opened(path: Path, given: str | None, typed: list[str]) -> "Key":
+    from neuralmark.errors import WrongPassphraseError
+    from neuralmark.keys.key import Key
+    from neuralmark.keys.sealing import is_encrypted
+
+    if not is_encrypted(path):
+        return Key.load(path)
+    if given is not None:
+        return Key.load(path, given)
+    for word in typed:
+        try:
+            return Key.load(path, word)
+        except WrongPassphraseError:
+            continue
+    typed.append(options.prompt(f"Passphrase of {path}"))
+    return Key.load(path, typed[-1])
+
+
 @click.command("scan", short_help="Look for the marks of all keys in all TARGETS.")
 @click.argument("targets", nargs=-1, metavar="[TARGETS]...")
 @click.option(
     "--keys",
     "keys",
     required=True,
+    multiple=True,
     type=options.PATH,
-    help="Folder of key files (.nmkey), or one of them.",
+    help="Folder of key files (.nmkey), or one of them (may be repeated).",
 )
 @options.passphrase_file_option
 @click.option(
@@ -131,7 +161,7 @@ def moment(value: str) -> float:
 def command(
     ctx: click.Context,
     targets: tuple[str, ...],
-    keys: Path,
+    keys: tuple[Path, ...],
     passphrase_file: Path | None,
     lists: tuple[Path, ...],
     claims: tuple[Path, ...],
@@ -188,17 +218,21 @@ def command(
         overwrite=force,
         remote=options.remote_chosen(ctx),
     )
-    named = options.load_keys(keys, passphrase_file)
-    fresh = False
+    named = load_keys(keys, passphrase_file)
+    fresh = told = False
 
     def tell(result: "ScanResult") -> None:
-        nonlocal fresh
+        nonlocal fresh, told
         fresh = fresh or result.new.get("verified", 0) > 0
+        notes = [f"{note}: give --claims" for note in result.notes]
         scanned.write_pages(result)
         if as_json:
-            output.as_json(scanned.summary(result))
-        else:
-            scanned.show(result)
+            output.as_json({**scanned.summary(result), "notes": notes})
+            return
+        scanned.show(result)
+        for note in notes if not told else ():
+            output.note(note)
+        told = True
 
     with scanned.live(quiet=as_json) as watch, scanned.kept_when_stopped(out):
         result = scan(

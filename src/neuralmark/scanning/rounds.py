@@ -20,6 +20,7 @@ from neuralmark.scanning import journal, results
 from neuralmark.scanning.contract import (
     ALIKE,
     LOCAL,
+    NOTHING,
     VERIFIED,
     Aligning,
     ScanOptions,
@@ -33,6 +34,11 @@ from neuralmark.scanning.keyring import AnyKeys, Keyring, Places, keyring_of
 from neuralmark.scanning.readers import LocalReaders, Readers
 from neuralmark.scanning.running import RoundRunner, Tally, Watch
 from neuralmark.scanning.targets import stamp_of, targets_of
+
+UNANCHORED = (
+    "no claim of these keys was given, and a mark with an anchor, which is what embed writes by"
+    " default, is found only by its claim"
+)
 
 MOST_REMEMBERED = 1 << 18
 """Targets up to which one that is named twice is looked at once."""
@@ -57,6 +63,7 @@ class ScanResult:
         added: Models that came after the list of targets was made, by an earlier call: they were
             not looked at. Only counted on this machine, and without watching.
         align: Which models were put back in order, as `ScanOptions.align` says.
+        notes: What was left out that could find more.
 
     Examples:
         >>> found = neuralmark.scan(["marked.safetensors"], [key], "results")
@@ -76,6 +83,7 @@ class ScanResult:
     passed_over: tuple[str, ...] = ()
     added: int = 0
     align: Aligning = ALIKE
+    notes: tuple[str, ...] = ()
 
     @property
     def verified(self) -> bool:
@@ -121,7 +129,7 @@ def scan(
 
     Args:
         targets: Files, folders (searched for models), globs, URLs of files and folders.
-        keys: A folder of key files, keys by name, or keys.
+        keys: A folder of key files, a key file, or several of these; keys by name, or keys.
         out: The folder for the results; it is made.
         claims: Claims, or folders of them: where the keys' marks were put. Without a claim a key is
             looked for where a search finds it, or where a claim beside a model says.
@@ -297,6 +305,7 @@ class _Scan:
             self.keyring.passed_over,
             added,
             self.options.align,
+            (UNANCHORED,) if counts[NOTHING] and self.keyring.unplaced else (),
         )
 
     def _rows(self, turn: int) -> Iterator[ScanRow]:
