@@ -93,7 +93,9 @@ def verify(
     wanted = options_of(VerifyOptions, options)
     if wanted.sandbox is not None:
         if triggers is not None:
-            raise ParameterError("a model at its triggers runs here: leave sandbox=... out")
+            raise ParameterError(
+                "a model at its triggers runs here: leave VerifyOptions(sandbox=...) out"
+            )
         given = {"claim": claim, "tensors": listed(tensors)}
         return _verified_apart(model, key, given, wanted, progress)
     way = Way(Claim.given(claim), listed(tensors))
@@ -272,7 +274,9 @@ def _activations_read(
         known = _evidence(model, key, way, replace(how, options=VerifyOptions()))
     from neuralmark.training.activations import examine_activations
 
-    verdict = examine_activations(model, key, triggers, claim=known.claim, layers=way.tensors)
+    verdict = examine_activations(
+        model, key, triggers, claim=known.claim, layers=way.tensors, options=how.options
+    )
     return verification.followed(verdict, known)
 
 

@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(LiveModelError, match="the live module in the place of the file"):
         launched(noise, table, made.key, claim=made.claim, triggers=made.triggers)
     others = fresh("deepsigns")
-    with pytest.raises(NoMarkError, match="give the triggers and the claim"):
+    with pytest.raises(NoMarkError, match="give the model that the mark was trained in"):
         launched(noise, others, made.key, claim=made.claim, triggers=made.triggers)
     with pytest.raises(ParameterError, match="an anchor is of weights"):
         launched(

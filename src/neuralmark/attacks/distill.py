@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neuralmark.attacks.contract import Attack, Data, Need, Outcome, Scene, option
-from neuralmark.attacks.engine.subject import FAILURES, misfit
+from neuralmark.attacks.engine.subject import taking
 
 if TYPE_CHECKING:
     import torch
@@ -120,10 +120,8 @@ def divergence(
 
 
 def _answers(model: "torch.nn.Module", inputs: "torch.Tensor") -> "torch.Tensor":
-    try:
+    with taking(inputs):
         made: Any = model(inputs)
-    except FAILURES as error:
-        raise misfit(inputs, error) from None
     answers: torch.Tensor = getattr(made, "logits", made)
     return answers
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from neuralmark import schemes
 from neuralmark.attacks.contract import KEY, Attack, AttackKind, Outcome, Scene, option
+from neuralmark.attacks.engine.subject import taking
 from neuralmark.attacks.tools.forging import (
     AGAINST,
     Facing,
@@ -187,7 +188,7 @@ def _accuracies(scene: Scene, branch: "Passports") -> dict[str, float]:
 
     inputs, labels = scene.data.test_inputs, scene.data.test_labels
     scene.model.eval()
-    with torch.no_grad():
+    with taking(inputs), torch.no_grad():
         public, private = scene.model(inputs), branch(inputs)
     found = {"public_accuracy": public, "private_accuracy": private}
     return {

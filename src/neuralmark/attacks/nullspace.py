@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark.attacks.contract import Array, Attack, Data, Need, Outcome, Scene, option
-from neuralmark.attacks.engine.subject import FAILURES, misfit, require_finite
+from neuralmark.attacks.engine.subject import require_finite, taking
 from neuralmark.core.names import canonical_name
 from neuralmark.errors import AttackError, NonFiniteError
 
@@ -115,11 +115,9 @@ def record(
     was = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        with taking(inputs), torch.no_grad():
             for start in range(0, len(inputs), _BATCH):
                 model(inputs[start : start + _BATCH])
-    except FAILURES as error:
-        raise misfit(inputs, error) from None
     finally:
         model.train(was)
         for hook in hooks:

@@ -235,36 +235,6 @@ def limits(sandbox: bool, memory: int, time_limit: float) -> "SandboxLimits | No
     return SandboxLimits(memory, time_limit) if sandbox else None
 
 
-def load_keys(folder: Path, passphrase_file: Path | None) -> "dict[str, Key]":
-    """All key files of a folder; a passphrase that was typed is tried on those that follow."""
-    from neuralmark.errors import WrongPassphraseError
-    from neuralmark.keys.key import Key
-    from neuralmark.keys.sealing import is_encrypted
-    from neuralmark.scanning.keyring import key_files
-
-    found: dict[str, Key] = {}
-    typed: list[str] = []
-    given = given_passphrase(passphrase_file)
-    for path in key_files(folder):
-        name = path.name if path == folder else str(path.relative_to(folder))
-        if not is_encrypted(path):
-            found[name] = Key.load(path)
-            continue
-        if given is not None:
-            found[name] = Key.load(path, given)
-            continue
-        for word in typed:
-            try:
-                found[name] = Key.load(path, word)
-                break
-            except WrongPassphraseError:
-                continue
-        else:
-            typed.append(prompt(f"Passphrase of {path}"))
-            found[name] = Key.load(path, typed[-1])
-    return found
-
-
 base_option = click.option(
     "--base",
     type=PATH,
@@ -340,13 +310,15 @@ def _array(file: str) -> Any:
     return arrays[0]
 
 
-def live(code: str | None, model: M) -> "M | torch.nn.Module":
+def live(code: str | None, model: M, key: "Key | None" = None) -> "M | torch.nn.Module":
     """The model as it is on disk, or in the network that code makes."""
     if code is None:
         return model
+    from neuralmark import schemes
     from neuralmark.training.coded import built_model
 
-    return built_model(code, model)
+    scheme = None if key is None else schemes.get(key.parameters.scheme)
+    return built_model(code, model, live_only=isinstance(scheme, schemes.TriggerScheme))
 
 
 def json_option(function: F) -> F:

@@ -68,7 +68,7 @@ def command(
     with output.progress_bar() as progress:
         result = recheck(
             known,
-            options.live(code, model),
+            options.live(code, model, key),
             key,
             claim=claim_file,
             options=VerifyOptions(anchor, base=base, among=among, example=shown),

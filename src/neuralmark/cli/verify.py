@@ -130,7 +130,7 @@ def command(
     wanted = VerifyOptions(anchor, effort, align_limit, whole, base, among, limits, shown)
     with output.progress_bar() as progress:
         verdict = verify(
-            options.live(code, model),
+            options.live(code, model, key),
             key,
             claim=claim_file,
             tensors=list(tensors) or None,

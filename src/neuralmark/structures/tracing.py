@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from neuralmark.core.foreign import reason_of
 from neuralmark.core.names import canonical_name
 from neuralmark.errors import UnknownFamilyError
 from neuralmark.structures.book import STATISTICS, Book, Hints
@@ -318,18 +319,10 @@ def _graph(module: "torch.nn.Module") -> Any:
 
     try:
         return torch.fx.symbolic_trace(module).graph
-    except (
-        torch.fx.proxy.TraceError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-        AttributeError,
-        NotImplementedError,
-    ) as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except (Exception, SystemExit) as error:  # its code may raise whatever it likes
         raise UnknownFamilyError(
             f"the names of {type(module).__name__} are of no known family, and torch.fx cannot"
-            f" trace it ({why})"
+            f" trace it ({reason_of(error)})"
         ) from None
 
 

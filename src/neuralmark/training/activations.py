@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from neuralmark import schemes
+from neuralmark.core.foreign import guarded
 from neuralmark.core.key import Placement
 from neuralmark.core.names import canonical_name
 from neuralmark.errors import (
@@ -27,7 +28,7 @@ from neuralmark.errors import (
 from neuralmark.keys.key import Key
 from neuralmark.marking.attempts import check_claim
 from neuralmark.marking.judging import Finding, Looked, judge
-from neuralmark.marking.options import AttachOptions
+from neuralmark.marking.options import AttachOptions, VerifyOptions
 from neuralmark.marking.placement import listed
 from neuralmark.marking.reading import Attempt, Reading, require_carriers
 from neuralmark.marking.verification import margins_of
@@ -35,7 +36,7 @@ from neuralmark.records import Claim, Coverage, TensorRead, Verdict
 from neuralmark.registry import unknown
 from neuralmark.training.derived import at_rest
 from neuralmark.training.layout import Layout, is_dtensor
-from neuralmark.training.live import LiveModel, LiveSuspect
+from neuralmark.training.live import LiveModel, LiveSuspect, require_values
 from neuralmark.training.site import Site
 from neuralmark.training.sources import Derived
 from neuralmark.training.statistics import moving_along
@@ -55,15 +56,16 @@ def inputs_for(model: torch.nn.Module, triggers: Triggers) -> torch.Tensor:
 
 @contextmanager
 def refusing(given: torch.Tensor) -> Iterator[None]:
-    """Turns what a model says of inputs that it does not take into an error with a name."""
-    try:
+    """Around a model that is run: whatever it says of these inputs becomes an error with a name."""
+    shape = tuple(given.shape[1:])
+    with guarded(
+        "the model's code",
+        lambda why: TriggerMismatchError(
+            f"the model does not take these triggers, of shape {shape} each ({why}): give those"
+            " that were made for it"
+        ),
+    ):
         yield
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        said = str(error).splitlines() or [""]
-        raise TriggerMismatchError(
-            f"the model does not take these triggers, of shape {tuple(given.shape[1:])} each"
-            f" ({said[0][:120]}): give those that were made for it"
-        ) from None
 
 
 class LayerAtTriggers:
@@ -79,6 +81,7 @@ class LayerAtTriggers:
         assert isinstance(scheme, schemes.TriggerScheme)
         self._scheme, self._parameters = scheme, key.parameters
         self._model = _alone(model)
+        require_values(self._model)
         self.name, self._layer = _layer_of(self._model, layer)
         self._order = scheme.grouping(triggers.labels)
         self._triggers = triggers
@@ -221,6 +224,24 @@ def _require_features(key: Key, placement: Placement) -> None:
         )
 
 
+def _refuse_for_weights(key: Key, options: VerifyOptions) -> None:
+    """Refuse options that say how weights are found and put in order: nothing is done with them."""
+    usual = VerifyOptions()
+    given = {
+        "anchor": options.anchor is not None,
+        "effort": options.effort != usual.effort,
+        "align_limit": options.align_limit != usual.align_limit,
+        "base": options.base is not None,
+        "example": options.example is not None,
+    }
+    told = " and ".join(f"VerifyOptions({name}=...)" for name, said in given.items() if said)
+    if told:
+        raise ParameterError(
+            f"{key.parameters.scheme} is read from activations, and there are no weights to look"
+            f" for: leave {told} out"
+        )
+
+
 def examine_activations(
     model: Any,
     key: Key,
@@ -228,11 +249,15 @@ def examine_activations(
     *,
     claim: Claim | None = None,
     layers: Sequence[str] | None = None,
+    options: VerifyOptions | None = None,
 ) -> Verdict:
     """Look for the key's mark in what a layer of a live model gives out for the triggers.
 
-    One way of looking: the layer is named, and the triggers are committed to.
+    One way of looking: the layer is named, and the triggers are committed to. It counts as often as
+    there are looks that this is one of (`VerifyOptions.among`).
     """
+    options = options or VerifyOptions()
+    _refuse_for_weights(key, options)
     if claim is not None:
         check_claim(claim, key)
         if claim.triggers != triggers.digest.hex():
@@ -259,7 +284,7 @@ def examine_activations(
     reading = Reading(carriers, pooled, 0.0, float(np.linalg.norm(values)), suspect.digests())
     finding = Finding(Attempt(placement, (None,), "names"), mark, reading, margins_of(mark, pooled))
     weights = sum(tensor.info.size for tensor in suspect.tensors())
-    looked = Looked(1, Coverage(weights, weights, weights))
+    looked = Looked(options.among, Coverage(weights, weights, weights))
     verdict = judge(finding, suspect, key, looked)
     (name, shape), *_ = placement
     return replace(

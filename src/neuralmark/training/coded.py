@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import torch
 
 from neuralmark.anchors.locating.suspect import CheckpointWeights
 from neuralmark.checkpoints import Checkpoint, TensorInfo, open_checkpoint
+from neuralmark.core.foreign import guarded
 from neuralmark.core.names import canonical_name
-from neuralmark.errors import ModelCodeError
+from neuralmark.errors import ModelCodeError, NeuralMarkError
 from neuralmark.marking.beside import FROM_FILE
 from neuralmark.storage.places import Place
 
@@ -30,13 +32,14 @@ _OTHERS = {
 """What numpy calls the types of stored tensors that are no real numbers."""
 
 
-def built_model(code: str, checkpoint: str | Place) -> torch.nn.Module:
+def built_model(code: str, checkpoint: str | Place, *, live_only: bool = False) -> torch.nn.Module:
     """Build a network with code and load a checkpoint's weights into it.
 
     Args:
         code: `FILE.py:NAME` or `package.module:NAME`; what has the name is called without arguments
             and gives the network.
         checkpoint: The file or folder whose weights it gets.
+        live_only: Whether the mark that is looked for is read from live models only.
 
     Returns:
         The network, in evaluation.
@@ -51,16 +54,33 @@ def built_model(code: str, checkpoint: str | Place) -> torch.nn.Module:
         neuralmark.errors.ModelCodeError: nowhere.py: is not there
     """
     make = _found(code)
-    try:
+    with _running(code, "does not make a network without arguments"):
         model = make()
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        raise ModelCodeError(f"{code}: does not make a network without arguments ({why})") from None
     if not isinstance(model, torch.nn.Module):
         raise ModelCodeError(f"{code}: gives a {type(model).__name__}, not a torch.nn.Module")
-    _load(model, open_checkpoint(checkpoint), code, str(checkpoint))
+    with _running(code, "makes a network that cannot be loaded"):
+        found = model.eval().state_dict()
+    tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+    state = {name: value for name, value in tensors.items() if value.ndim}
+    if any(value.is_meta for value in state.values()):
+        raise ModelCodeError(
+            f"{code}: makes a network on the meta device, where tensors have no values: make it on"
+            " the CPU"
+        )
+    misfit = _load(state, open_checkpoint(checkpoint))
+    if misfit:
+        hint = "" if live_only else "; to look for a mark in weights, no code is needed"
+        raise ModelCodeError(
+            f"{checkpoint}: {misfit}, which the network of {code} has: give the code of this very"
+            f" network{hint}"
+        )
     setattr(model, FROM_FILE, str(checkpoint))  # so that verdicts name it, and its digest
-    return model.eval()
+    return model
+
+
+def _running(code: str, what: str) -> AbstractContextManager[None]:
+    """Around what runs the code: whatever it raises is its own fault."""
+    return guarded(code, lambda why: ModelCodeError(f"{code}: {what} ({why})"))
 
 
 def _found(code: str) -> Callable[[], Any]:
@@ -79,10 +99,8 @@ def _found(code: str) -> Callable[[], Any]:
 
 def _module(where: str) -> Any:
     if not where.endswith(".py"):
-        try:
+        with _running(where, "cannot be imported"):
             return importlib.import_module(where)
-        except ImportError as error:
-            raise ModelCodeError(f"{where}: cannot be imported ({error})") from None
     path = Path(where)
     if not path.is_file():
         raise ModelCodeError(f"{where}: is not there")
@@ -92,16 +110,16 @@ def _module(where: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickles look there
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with _running(where, "does not run"):
+            spec.loader.exec_module(module)
+    except NeuralMarkError:
         del sys.modules[spec.name]
-        why = f"{type(error).__name__}: {error}"
-        raise ModelCodeError(f"{where}: does not run ({why})") from None
+        raise
     return module
 
 
-def _load(model: torch.nn.Module, checkpoint: Checkpoint, code: str, label: str) -> None:
-    """Put the weights in; every parameter must be there, in its shape.
+def _load(state: dict[str, torch.Tensor], checkpoint: Checkpoint) -> str:
+    """Put the weights in; every parameter must be there, in its shape: else, what is not.
 
     Integers and complex numbers, which networks of their own code may have for weights, are put in
     where they are there.
@@ -110,7 +128,6 @@ def _load(model: torch.nn.Module, checkpoint: Checkpoint, code: str, label: str)
     others = _others(checkpoint)
     shapes = {**{name: info.shape for name, info in others.items()}, **weights.shapes}
     stored = {canonical_name(name): name for name in shapes}
-    state = {name: value for name, value in model.state_dict().items() if value.ndim}
     every = {name: stored.get(canonical_name(name)) for name in state}
     wanted = {n: v for n, v in state.items() if every[n] or v.is_floating_point()}
     known = {name: every[name] for name in wanted}
@@ -120,10 +137,7 @@ def _load(model: torch.nn.Module, checkpoint: Checkpoint, code: str, label: str)
         names = missing or other
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         what = "lacks" if missing else "has in another shape"
-        raise ModelCodeError(
-            f"{label}: {what} {', '.join(names[:_SHOWN])}{more}, which the network of {code} has:"
-            " give the code of this very network; to look for a mark in weights, no code is needed"
-        )
+        return f"{what} {', '.join(names[:_SHOWN])}{more}"
     with torch.no_grad():
         for name, value in wanted.items():
             found = known[name]
@@ -132,6 +146,7 @@ def _load(model: torch.nn.Module, checkpoint: Checkpoint, code: str, label: str)
                 value.copy_(_plain(checkpoint, others[found]))
             else:
                 value.copy_(torch.from_numpy(weights[found].copy()))
+    return ""
 
 
 def _others(checkpoint: Checkpoint) -> dict[str, TensorInfo]:

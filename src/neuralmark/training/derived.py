@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,8 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.prune import BasePruningMethod
 
 from neuralmark.core.carriers import Carriers
+from neuralmark.core.foreign import guarded
+from neuralmark.errors import UnsuitableTensorError
 from neuralmark.training.layout import Index, Layout
 from neuralmark.training.sources import Derived, wide
 
@@ -131,7 +133,7 @@ def _parametrised(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, M
         originals = [p for p in made.parameters() if p.is_floating_point()]
 
         def used(name: str = name, made: torch.nn.Module = made) -> torch.Tensor:
-            with at_rest(made):
+            with _told(prefix, name), at_rest(made):
                 weight: torch.Tensor = getattr(module, name)
             return weight
 
@@ -139,6 +141,17 @@ def _parametrised(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, M
             return used().reshape(-1).index_select(0, index)
 
         yield _join(prefix, name), Made(tuple(used().shape), originals, at)
+
+
+def _told(prefix: str, name: str) -> AbstractContextManager[None]:
+    """Around a parametrization, whose code is the user's own."""
+    return guarded(
+        "a parametrization",
+        lambda why: UnsuitableTensorError(
+            f"the parametrization of {_join(prefix, name)!r} fails ({why}): mend it, or remove it"
+            " (torch.nn.utils.parametrize.remove_parametrizations)"
+        ),
+    )
 
 
 def _lora(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, Made]]:

@@ -80,6 +80,16 @@ def state_of(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, torch.Tens
     return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
+def require_values(model: torch.nn.Module) -> None:
+    """Refuse a module of which something is on the meta device: it has shapes, and no values."""
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if value.device.type == "meta":
+            raise UnsuitableTensorError(
+                f"{name!r} is on the meta device, where tensors have no values: load the weights"
+                " first (load_state_dict(..., assign=True))"
+            )
+
+
 def _given_state(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """A state dict by itself: names and tensors, of torch or numpy."""
     tensors = {

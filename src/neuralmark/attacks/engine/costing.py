@@ -4,7 +4,6 @@ Times are medians, with the digest of the same file beside them: on a busy machi
 than seconds. The key travels to the process in memory only.
 """
 
-import copy
 import os
 import platform
 import statistics
@@ -24,6 +23,7 @@ from neuralmark import schemes
 from neuralmark.attacks.contract import Data
 from neuralmark.attacks.engine.arena import BROKEN
 from neuralmark.attacks.engine.outlay import Machine, Spent
+from neuralmark.attacks.engine.subject import copied, taking
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.errors import AttackError, NeuralMarkError
 from neuralmark.keys.key import Key
@@ -173,7 +173,7 @@ def step_times(
 
     trained: list[Callable[[int], float]] = []
     for marked in (True, False):
-        own = copy.deepcopy(module).train()
+        own = copied(module).train()
         optimizer = torch.optim.SGD(own.parameters(), lr=0.001)
         if marked:
             options = AttachOptions(tensors=list(tensors), triggers=triggers)
@@ -198,9 +198,10 @@ def _stepper(
         some = (torch.arange(size) + turn * size) % len(data.labels)
         start = time.perf_counter()
         optimizer.zero_grad()
-        outputs = model(data.inputs[some])
-        outputs = getattr(outputs, "logits", outputs)
-        torch.nn.functional.cross_entropy(outputs, data.labels[some]).backward()
+        with taking(data.inputs, data):
+            outputs = model(data.inputs[some])
+            outputs = getattr(outputs, "logits", outputs)
+            torch.nn.functional.cross_entropy(outputs, data.labels[some]).backward()
         optimizer.step()
         return time.perf_counter() - start
 
@@ -215,7 +216,7 @@ def inference_time(module: "torch.nn.Module", data: Data) -> float:
     was = module.training
     module.eval()
     try:
-        with torch.no_grad():
+        with taking(some), torch.no_grad():
             module(some)
             return _median(lambda: module(some), RUNS["verify"]) / len(some)
     finally:

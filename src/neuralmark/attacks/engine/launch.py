@@ -1,6 +1,5 @@
 """Launching an attack: copy, run, time, and judge before and after."""
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from neuralmark.attacks.engine.result import Result
 from neuralmark.attacks.engine.subject import (
     Subject,
     check_data,
+    copied,
     read_weights,
     require_finite,
     same_outputs,
@@ -133,7 +133,7 @@ def launch(
         weights=subject.weights,
         target=_targets(attack, subject, options.tensors),
         rng=np.random.default_rng(seed),
-        model=None if subject.module is None else copy.deepcopy(subject.module),
+        model=None if subject.module is None else copied(subject.module),
         data=data,
         others=tuple(read_weights(other) for other in others),
         placement=placement,

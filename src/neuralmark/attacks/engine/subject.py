@@ -1,7 +1,8 @@
 """What is attacked: a checkpoint, a table of weights, or a live module, all seen alike."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from neuralmark.attacks.contract import Array, Data, Outcome, Weights
 from neuralmark.checkpoints import open_checkpoint
 from neuralmark.checkpoints.readers.dtypes import FLOATS, decode, rounded
 from neuralmark.checkpoints.readers.memory import MemoryCheckpoint
+from neuralmark.core.foreign import guarded
 from neuralmark.core.names import canonical_name
 from neuralmark.errors import (
     AttackError,
@@ -21,6 +23,7 @@ from neuralmark.errors import (
     ParameterError,
     UnknownTensorError,
 )
+from neuralmark.marking.beside import FROM_FILE
 from neuralmark.marking.placement import suggestion
 from neuralmark.marking.reading import FileSuspect, Suspect
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     import torch
 
 BATCH = 256
+_PIECE = 4096
+"""Examples whose values are looked at at once."""
 TOLERANCE = 1e-3
 """Outputs count as equal when they differ by less than this share of their scale."""
 
@@ -153,18 +158,36 @@ def require_finite(weights: Weights, names: Iterable[str], label: str) -> None:
             )
 
 
-FAILURES = (RuntimeError, TypeError, IndexError, ValueError, AttributeError)
-"""What a network raises when it is given something that it was not made for."""
+@contextmanager
+def taking(inputs: "torch.Tensor", data: Data | None = None) -> Iterator[None]:
+    """Around a network that is run on inputs: whatever it raises becomes an error with a name.
+
+    With the data, the loss is taken as well, in which its classes count.
+    """
+
+    def named(why: str) -> DataMismatchError:
+        kind = str(inputs.dtype).removeprefix("torch.")
+        classes = "" if data is None else f" with {data.classes} classes"
+        return DataMismatchError(
+            f"the data does not fit the model: inputs of shape {tuple(inputs.shape[1:])} and type"
+            f" {kind}{classes} fail in it ({why})"
+        )
+
+    with guarded("the network's code", named):
+        yield
 
 
-def misfit(inputs: "torch.Tensor", error: Exception) -> DataMismatchError:
-    """The error to raise when a network fails on these inputs."""
-    why = next(iter(str(error).splitlines()), type(error).__name__)
-    kind = str(inputs.dtype).removeprefix("torch.")
-    return DataMismatchError(
-        f"the data does not fit the model: inputs of shape {tuple(inputs.shape[1:])} and type"
-        f" {kind} fail in it ({why})"
-    )
+def copied(module: "torch.nn.Module") -> "torch.nn.Module":
+    """A copy to attack, no longer what a file holds; a network that cannot be copied is refused."""
+    with guarded(
+        "the network's code",
+        lambda why: AttackError(
+            f"the network cannot be copied ({why}), and attacks never touch what they are given"
+        ),
+    ):
+        made = copy.deepcopy(module)
+    vars(made).pop(FROM_FILE, None)
+    return made
 
 
 def check_data(data: Any, subject: Subject) -> None:
@@ -179,8 +202,8 @@ def check_data(data: Any, subject: Subject) -> None:
     for part in ("", "test_"):
         inputs, labels = getattr(data, f"{part}inputs"), getattr(data, f"{part}labels")
         _check_part(part, inputs, labels)
-        if subject.module is not None:
-            _outputs(subject.module, inputs[:2])
+    for part in ("inputs", "test_inputs") if subject.module is not None else ():
+        _outputs(subject.module, getattr(data, part)[:2])
 
 
 def _check_part(part: str, inputs: Any, labels: Any) -> None:
@@ -204,6 +227,22 @@ def _check_part(part: str, inputs: Any, labels: Any) -> None:
         )
     if not count:
         raise DataMismatchError(f"{part}inputs of the data are empty: give some examples")
+    _check_finite(part, inputs)
+
+
+def _check_finite(part: str, inputs: "torch.Tensor") -> None:
+    import torch
+
+    if inputs.layout != torch.strided or inputs.is_meta:
+        return
+    for start in range(0, len(inputs), _PIECE):
+        finite = torch.isfinite(inputs[start : start + _PIECE])
+        if not bool(finite.all()):
+            first = start + int((~finite).nonzero()[0, 0])
+            raise NonFiniteError(
+                f"{part}inputs of the data hold NaN or infinity (the first in example {first}):"
+                " give examples that hold numbers"
+            )
 
 
 def same_outputs(before: Subject, after: Subject, data: Data) -> None:
@@ -234,24 +273,26 @@ def _from_file(path: Path, label: str) -> Subject:
 def _from_module(model: Any) -> Subject:
     import torch
 
-    from neuralmark.training.live import DTYPES, state_of
+    from neuralmark.training.live import DTYPES, require_values, state_of
 
     if not isinstance(model, torch.nn.Module):
         raise ParameterError(
             f"expected a path, a table of arrays or a torch module, not {type(model).__name__}"
         )
     state = {n: v for n, v in state_of(model).items() if v.dtype.is_floating_point}
+    require_values(model)
     weights = {n: _frozen(v.detach().float().cpu().numpy().copy()) for n, v in state.items()}
     dtypes = {name: DTYPES.get(value.dtype, "F32") for name, value in state.items()}
     heads = getattr(getattr(model, "config", None), "num_attention_heads", 0)
     heads = heads if isinstance(heads, int) else 0
-    return Subject(f"live {type(model).__name__}", weights, dtypes, model, heads)
+    label = getattr(model, FROM_FILE, None) or f"live {type(model).__name__}"
+    return Subject(label, weights, dtypes, model, heads)
 
 
 def _loaded(module: "torch.nn.Module", weights: Weights) -> "torch.nn.Module":
     import torch
 
-    changed = copy.deepcopy(module)
+    changed = copied(module)
     state = changed.state_dict()
     with torch.no_grad():
         for name, value in weights.items():
@@ -265,11 +306,9 @@ def _outputs(module: Any, inputs: "torch.Tensor") -> "torch.Tensor":
     was = module.training
     module.eval()
     try:
-        with torch.no_grad():
+        with taking(inputs), torch.no_grad():
             parts = [module(inputs[i : i + BATCH]) for i in range(0, len(inputs), BATCH)]
-        return torch.cat([getattr(part, "logits", part) for part in parts])
-    except FAILURES as error:
-        raise misfit(inputs, error) from None
+            return torch.cat([getattr(part, "logits", part) for part in parts])
     finally:
         module.train(was)
 

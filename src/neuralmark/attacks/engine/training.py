@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from neuralmark.attacks.contract import Data, Scene
-from neuralmark.attacks.engine.subject import FAILURES
-from neuralmark.errors import AttackError, DataMismatchError, MissingExtraError
+from neuralmark.attacks.engine.subject import taking
+from neuralmark.errors import AttackError, MissingExtraError
 from neuralmark.storage.bookmark import Stage
 
 if TYPE_CHECKING:
@@ -130,17 +130,11 @@ def _loss(
 ) -> "torch.Tensor":
     from torch.nn.functional import cross_entropy
 
-    try:
+    with taking(data.inputs, data):
         given = data.augmented
         outputs = model(data.inputs[some] if given is None else given(some, generator))
         outputs = getattr(outputs, "logits", outputs)
         return cross_entropy(outputs, data.labels[some])
-    except FAILURES as error:
-        why = next(iter(str(error).splitlines()), type(error).__name__)
-        raise DataMismatchError(
-            f"the data does not fit the model: inputs of shape {tuple(data.inputs.shape[1:])} with"
-            f" {data.classes} classes fail in it ({why})"
-        ) from None
 
 
 def with_lora(model: "torch.nn.Module", rank: int, head: str) -> Any:

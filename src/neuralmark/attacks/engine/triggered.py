@@ -1,5 +1,6 @@
 """Marks in activations under attack: a live module is read at its triggers, before and after."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from neuralmark.records import UNPROVABLE, UNPROVEN, Claim, Verdict
 from neuralmark.triggers.triggers import Triggers
 
 RESHAPED = "the layers have other shapes now, and the network cannot be run with them"
+_BEYOND_LUCK = 4.0
+"""So many standard deviations above one half of the bits, a mark was trained."""
 GONE = (NonFiniteError, TriggerMismatchError, UnknownTensorError, UnsuitableTensorError)
 """What reading raises where an attack left no such layer, or nothing to read in it."""
 
@@ -60,6 +63,21 @@ def no_mark(subject: Subject, verdict: Verdict, hint: str) -> NoMarkError:
     )
 
 
+def _too_weak(verdict: Verdict) -> str:
+    """What to do where the mark is not there; triggers were given, and its layer was named."""
+    lucky = verdict.bits / 2 + _BEYOND_LUCK * math.sqrt(verdict.bits) / 2
+    if verdict.matched <= lucky:
+        return (
+            "these are as many as luck gives: give the model that the mark was trained in, with the"
+            " claim and the triggers of that training (claim=..., triggers=...)"
+        )
+    hint = "its mark is too weak: train it longer or with a larger strength"
+    scheme = schemes.get(verdict.parameters.scheme)
+    if isinstance(scheme, schemes.TriggerScheme) and scheme.labelled:
+        hint += ", or with fewer triggers of a class than the layer has units"
+    return hint
+
+
 def carried_live(
     subject: Subject,
     key: Key,
@@ -73,8 +91,7 @@ def carried_live(
         schemes.require_weights(key.parameters)
     verdict = api.verify(subject.module or subject.weights, key, claim=claim, triggers=triggers)
     if demand and not carries(verdict):
-        hint = "give the triggers and the claim of its training (triggers=..., claim=...)"
-        raise no_mark(subject, verdict, hint)
+        raise no_mark(subject, verdict, _too_weak(verdict))
     return verdict
 
 
