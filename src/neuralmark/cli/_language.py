@@ -12,6 +12,7 @@ _WORDS = {
         " commands take keys of weights only)"
     ),
     "triggers=...": "--triggers",
+    "VerifyOptions(example=...)": "--example",
     "example=...": "--example",
     "RemoteOptions(allow_private=True)": "--allow-private",
     "overwrite=True": "--force",
@@ -23,6 +24,7 @@ _WORDS = {
     "others=[...]": "--other FILE",
     "other_keys=[...]": "--other-key",
     "claim=...": "--claim",
+    "own={'version': 3}": "--set version=3",
     "anchor=False": "--no-anchor",
     "VerifyOptions(anchor=...)": "--anchor",
     "Claimant(anchor=...)": "--anchor NAME FILE",

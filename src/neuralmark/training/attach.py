@@ -12,6 +12,7 @@ from neuralmark.errors import (
     NeuralMarkWarning,
     ParameterError,
     TooFewCarriersError,
+    TriggerMismatchError,
     UnsuitableTensorError,
     UsageError,
 )
@@ -59,6 +60,7 @@ def attach(
     options = options_of(AttachOptions, options)
     if isinstance(schemes.get(key.parameters.scheme), schemes.TriggerScheme):
         return attach_triggered(model, unwrap(optimizer), key, options)
+    _refuse_triggers(options)
     site = locate(model, key, options.tensors, options.target)
     inner = unwrap(optimizer)
     scheme = schemes.of(site.mark)
@@ -97,6 +99,16 @@ def attach(
     return live
 
 
+def _refuse_triggers(options: AttachOptions) -> None:
+    """Triggers, and what is done to them, are of no use to a mark in weights."""
+    given = {"triggers=...": options.triggers, "augment=...": options.augment}
+    names = " and ".join(name for name, value in given.items() if value is not None)
+    if names:
+        raise TriggerMismatchError(
+            f"this key's scheme reads weights and has no triggers: leave {names} out"
+        )
+
+
 def attach_triggered(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, key: Key, options: AttachOptions
 ) -> LiveMark:
@@ -109,6 +121,11 @@ def attach_triggered(
         raise ParameterError(
             f"{key.parameters.scheme} cannot be projected, activations are computed: use"
             ' mode="gradient"'
+        )
+    if options.target != "weights":
+        raise ParameterError(
+            f"{key.parameters.scheme} is read from activations, and target={options.target!r} is"
+            " for marks in weights: leave target=... out"
         )
     if key.kind == "raw":
         raise ParameterError("a raw key can only be checked, never written: make a key first")
