@@ -52,6 +52,19 @@ def listed(name: str, attack: "type[Attack]") -> dict[str, Any]:
     }
 
 
+def how_to_run(attack: "type[Attack]") -> str:
+    """What must be known before it is tried here; empty where a file is enough."""
+    if "data" in attack.needs:
+        return " (from Python only: needs data)"
+    return " (needs --code)" if "model" in attack.needs else ""
+
+
+def needs(attack: "type[Attack]") -> str:
+    """What it cannot do without, for the list."""
+    words = ", ".join(sorted(attack.needs)) or "nothing"
+    return f"{words} (from Python only)" if "data" in attack.needs else words
+
+
 def refuse_output(attack: "type[Attack]", out: Path | None) -> None:
     """An attack that only looks has nothing to write."""
     from neuralmark.attacks.contract import TEST

@@ -108,10 +108,7 @@ def list_(as_json: bool) -> None:
     if as_json:
         output.as_json({"attacks": [shown.listed(name, each) for name, each in found.items()]})
         return
-    rows = [
-        (name, each.summary, ", ".join(sorted(each.needs)) or "nothing", each.expects)
-        for name, each in found.items()
-    ]
+    rows = [(name, each.summary, shown.needs(each), each.expects) for name, each in found.items()]
     output.table(("name", "what it does", "needs", "what to expect"), rows, numeric=())
 
 
@@ -182,11 +179,11 @@ def suite(
     key = options.load_key(key_file, passphrase_file)
     if standard:
         wanted = evaluated.Evaluating(original, only, seed, jobs, anchor, claim_file, triggers)
-        evaluated.run(options.live(code, model), key, wanted, report, as_json=as_json)
+        evaluated.run(options.live(code, model, key), key, wanted, report, as_json=as_json)
         return
     with output.progress_bar(counting=True) as progress:
         card = run(
-            options.live(code, model),
+            options.live(code, model, key),
             key,
             SuiteOptions(list(only) or None, others, seed, jobs, anchor),
             claim=claim_file,
@@ -239,7 +236,8 @@ def _command_of(name: str) -> click.Command:
         request = shown.Request(out, force, *files, seed, code, triggers, as_json)
         ctx.exit(_launch(attack(**settings), model, key, request))
 
-    run.__doc__ = f"{_sentence(attack.summary)}\n\nExpect of a sound mark: {attack.expects}."
+    summary = _sentence(attack.summary + shown.how_to_run(attack))
+    run.__doc__ = f"{summary}\n\nExpect of a sound mark: {attack.expects}."
     decorated = _apply(
         run,
         click.argument("model", type=options.PATH),
@@ -267,7 +265,7 @@ def _command_of(name: str) -> click.Command:
         options.code_options,
         options.json_option,
     )
-    return click.command(name, short_help=_sentence(attack.summary))(decorated)
+    return click.command(name, short_help=summary)(decorated)
 
 
 def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Request") -> int:
@@ -278,7 +276,7 @@ def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Re
     with output.progress_bar(counting=True) as progress:
         result = launch(
             attack,
-            options.live(request.code, model),
+            options.live(request.code, model, key),
             key,
             options=LaunchOptions(
                 tensors=list(request.tensors) or None,
