@@ -1,5 +1,6 @@
 """Claims as callers give them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,15 @@ def test_a_digest_of_triggers_is_one(odd: Any) -> None:
     with pytest.raises(ValueError, match="the digest of the triggers is none"):
         triggers_from(odd)
     assert triggers_from(None) is None
+
+
+def test_a_placement_is_a_list_of_at_least_one_tensor(marked: Path) -> None:
+    text = Path(f"{marked}.claim.json").read_text()
+    for placement, said in (([], "placement is empty"), ({}, "placement is not a list")):
+        edited = json.dumps({**json.loads(text), "placement": placement})
+        with pytest.raises(RecordError, match=said) as caught:
+            Claim.loads(edited, "a mail")
+        one_line(caught.value)
 
 
 def test_where_it_lies_is_no_part_of_a_claim(marked: Path, tmp_path: Path) -> None:

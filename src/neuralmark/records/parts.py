@@ -122,8 +122,10 @@ def placement_list(placement: Placement) -> list[list[Any]]:
 
 def placement_from(value: Any) -> Placement:
     """A placement from parsed JSON; raises on anything else."""
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list):
         raise ValueError("placement is not a list")
+    if not value:
+        raise ValueError("placement is empty, and a mark lies in at least one tensor")
     for name, shape in value:
         text(name)
         if not isinstance(shape, list) or not all(type(x) is int and x >= 0 for x in shape):
