@@ -65,6 +65,16 @@ def test_the_published_filter_has_the_published_rounds(tmp_path: Path) -> None:
     assert "1 round, stream filter" in plain
 
 
+def test_whole_numbers_and_rounds_are_asked_for_alike(tmp_path: Path) -> None:
+    command = ("key", "new", tmp_path / "a.nmkey", "--no-passphrase", "--scheme")
+    for scheme, setting in (("deepipr", "version=2.0"), ("feng", "block=16.0")):
+        said = call(*command, scheme, "--set", setting).failed(2, "ParameterError")
+        assert f"{setting.partition('=')[0]} must be a whole number" in said
+    said = call(*command, "deepipr", "--filter", "stream", "--rounds", 0)
+    assert "rounds must be at least 1 with the filter stream" in said.failed(2, "ParameterError")
+    assert not (tmp_path / "a.nmkey").exists()
+
+
 def test_filters_belong_to_schemes(tmp_path: Path) -> None:
     for chosen in ("private", "none"):
         command = ("key", "new", tmp_path / "a.nmkey", "--filter", chosen, "--no-passphrase")

@@ -21,6 +21,7 @@ from neuralmark.errors import (
     UnsuitableTensorError,
 )
 from neuralmark.marking.options import Mode
+from tests.support.checks import one_line
 from tests.support.images import LAYER, network
 from tests.support.schemes import ALL, MARKING, key_of, layers, parameters, placement, trained
 
@@ -238,6 +239,19 @@ def test_unknown_names_and_settings_are_refused() -> None:
         schemes.parameters("greedymark", pools=4)
     with pytest.raises(ParameterError, match="like"):
         schemes.parameters("greedymark", own={"row": "long"})
+
+
+@pytest.mark.parametrize("name", schemes.names())
+def test_a_setting_that_is_a_whole_number_must_be_one(name: str) -> None:
+    scheme = schemes.get(name)
+    for setting, usual in scheme.settings.items():
+        if type(usual) is not int:
+            continue
+        for odd in (float(usual), usual + 0.5):
+            with pytest.raises(ParameterError, match=f"{setting} must be a whole number") as caught:
+                schemes.parameters(name, own={setting: odd})
+            one_line(caught.value)
+        assert schemes.parameters(name, own={setting: usual}).setting(setting) == usual
 
 
 def test_a_secret_beyond_the_cap_is_refused() -> None:

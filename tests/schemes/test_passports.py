@@ -188,6 +188,11 @@ def test_parameters_that_do_not_fit_are_refused() -> None:
         schemes.parameters("deepipr", pools=512)
     with pytest.raises(ParameterError, match="rounds with a filter"):
         schemes.parameters("deepipr", rounds=2)
+    for name in NAMES:
+        with pytest.raises(
+            ParameterError, match="rounds must be at least 1 with the filter stream"
+        ):
+            schemes.parameters(name, filter="stream", rounds=0)
     with pytest.raises(ParameterError, match="filter of deepipr"):
         schemes.parameters("deepipr", filter="tiled")
     assert schemes.parameters("deepipr", filter="stream", rounds=3).rounds == 3

@@ -21,6 +21,8 @@ def check_settings(name: str, settings: Mapping[str, Any], parameters: Parameter
         number = isinstance(default, int | float)
         if number != isinstance(value, int | float):
             raise ParameterError(f"{setting} must be like {default!r}, not {value!r}")
+        if type(default) is int and type(value) is not int:
+            raise ParameterError(f"{setting} must be a whole number, not {value!r}")
 
 
 def check_sizes(name: str, parameters: Parameters) -> None:

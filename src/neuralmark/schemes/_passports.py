@@ -94,6 +94,7 @@ class PassportScheme(Scheme):
         hidden: The private branch's MLP has this part of the channels as hidden units; 0: no MLP.
         biases: Whether that MLP has biases, and a plain ReLU.
         own_statistics: Whether the private branch counts means and variances of its own.
+        asking: How keys that draw labels for triggers (`asks`) are made, if there are some.
 
     Examples:
         >>> scheme = neuralmark.schemes.get("passport-aware")
@@ -110,6 +111,7 @@ class PassportScheme(Scheme):
     hidden: ClassVar[int] = 0
     biases: ClassVar[bool] = False
     own_statistics: ClassVar[bool] = True
+    asking: ClassVar[str] = ""
 
     def asks(self, parameters: Parameters) -> bool:
         """Whether triggers whose labels the key draws belong to it, to suspect a network by.
@@ -219,7 +221,11 @@ class PassportScheme(Scheme):
             raise ParameterError(f"side must be a whole number from 1 to {MAX_SIDE}, not {side!r}")
 
     def _check_sizes(self, parameters: Parameters) -> None:
-        if parameters.pools or bool(parameters.rounds) != (parameters.filter != NONE):
+        if parameters.filter != NONE and not parameters.rounds:
+            raise ParameterError(
+                f"rounds must be at least 1 with the filter {parameters.filter}, not 0"
+            )
+        if parameters.pools or (parameters.rounds and parameters.filter == NONE):
             raise ParameterError(
                 f"{self.name} takes no pools, and rounds with a filter only: leave them out"
             )

@@ -44,6 +44,7 @@ class DeepIPR(PassportScheme):
     )
     settings: ClassVar[Mapping[str, Any]] = {"side": 8, "version": 2}
     own_statistics: ClassVar[bool] = False
+    asking: ClassVar[str] = "own={'version': 3}"
 
     def check(self, parameters: Parameters) -> None:
         """One of the three versions."""

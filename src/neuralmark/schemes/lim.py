@@ -44,15 +44,9 @@ class Lim(TriggerScheme):
         " that is hashed last, over the digest of the triggers too, matches a foreign model like"
         " fair coins"
     )
-    settings: ClassVar[Mapping[str, Any]] = {"step": 0}
+    settings: ClassVar[Mapping[str, Any]] = {"step": 0}  # -1 is the last
     labelled: ClassVar[bool] = False
     usual_count: ClassVar[int] = 32
-
-    def check(self, parameters: Parameters) -> None:
-        """A whole number of a step; -1 is the last."""
-        super().check(parameters)
-        if type(parameters.setting("step")) is not int:
-            raise ParameterError(f"step must be a whole number, not {parameters.setting('step')!r}")
 
     def grouping(self, labels: Labels) -> npt.NDArray[np.int64]:
         """All triggers together."""
