@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 from scipy.fft import dct as scipy_dct
 from scipy.fft import idct as scipy_idct
+from torch import nn
 
 import neuralmark
-from neuralmark import EmbedOptions, Key, schemes
+from neuralmark import AttachOptions, EmbedOptions, Key, schemes
 from neuralmark.attacks.contract import Attack, Scene
 from neuralmark.attacks.engine.launch import launch
 from neuralmark.attacks.engine.options import LaunchOptions
@@ -25,6 +27,7 @@ from neuralmark.core.key import Mark
 from neuralmark.core.readout import Known
 from neuralmark.errors import InfeasibleError, ParameterError, TooFewCarriersError
 from neuralmark.schemes.feng import dct, haar, selected
+from tests.support.checks import one_line
 from tests.support.learnt import digits, learnt, weights_of
 from tests.support.models import gaussian, saved
 
@@ -173,6 +176,36 @@ def test_weights_that_stay_are_worked_around_or_named() -> None:
     effort[mark.extra["blocks"][3]] = np.inf
     with pytest.raises(InfeasibleError, match="cannot move"):
         SCHEME.solver(mark, effort).change(pooled, 1.0)
+
+
+@pytest.mark.parametrize(("own", "most"), [({}, 4), ({"block": 32, "coefficients": 2}, 4)])
+def test_a_strength_at_which_the_mark_would_grow_with_every_step_is_named(
+    own: dict[str, int], most: float
+) -> None:
+    """δ is a multiple of what the coefficients are on average, and they are the mark's own."""
+    key, layer = some_key(**own), nn.Linear(64, 128)
+    model = nn.Sequential(layer)
+    assert SCHEME.strongest(key.parameters) == most
+    before = layer.weight.detach().clone()
+    for strength in (most, 2 * most):
+        options = AttachOptions(tensors=["0.weight"], strength=strength)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        with pytest.raises(InfeasibleError, match=r"too large .* stay below 4") as caught:
+            neuralmark.attach(model, optimizer, key, options)
+        one_line(caught.value)
+        assert torch.equal(layer.weight, before)
+    options = AttachOptions(tensors=["0.weight"], strength=most - 0.5)
+    assert neuralmark.attach(model, optimizer, key, options).rate == 1
+
+
+def test_a_strength_beyond_the_range_of_the_weights_says_so(tmp_path: Path) -> None:
+    """Nothing was converted: the values may not leave those of their tensor."""
+    weights = np.random.default_rng(0).uniform(-0.1, 0.1, (128, 64)).astype(np.float32)
+    file = saved(tmp_path / "m.safetensors", **{"a.weight": weights})
+    options = EmbedOptions(strength=16)
+    with pytest.raises(InfeasibleError, match=r"as far as this strength asks.*lower") as caught:
+        neuralmark.embed(file, some_key(), tmp_path / "o.safetensors", options)
+    one_line(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -255,6 +255,7 @@ def settle(
         shift = shift + more * min(1 + late, _LARGEST_STEP)
         pooled = realise(shift)
     raise InfeasibleError(
-        "the grid of the weights leaves no room for this margin; lower the strength, or mark the"
-        " weights before they are converted"
+        "the weights cannot move as far as this strength asks: what they lie on leaves no room (few"
+        " steps, or a small range of values); lower the strength, name more tensors, or mark the"
+        " weights before they are converted, if they were"
     )

@@ -292,6 +292,25 @@ class Scheme(ABC):
         """
         return math.inf
 
+    def strongest(self, parameters: Parameters) -> float:
+        """Below which strength a mark that is projected at every step keeps its size.
+
+        The margin follows the spread of the weights. Where the mark itself is what spreads them,
+        it would grow with every step.
+
+        Args:
+            parameters: What a key has.
+
+        Returns:
+            Infinity where the spread is not the mark's.
+
+        Examples:
+            >>> scheme = neuralmark.schemes.get("feng")
+            >>> scheme.strongest(scheme.parameters())
+            4.0
+        """
+        return math.inf
+
     def logits(self, known: Known, pooled: Array) -> Array:
         """The numbers whose signs are the bits; 0 is neither.
 

@@ -197,6 +197,10 @@ class Feng(Scheme):
         """The more tensors, the sparser the selected weights lie."""
         return True
 
+    def strongest(self, parameters: Parameters) -> float:
+        """Coefficients of ±δ have at most the mean square of the block: r · strength² < L."""
+        return math.sqrt(parameters.setting("block") / parameters.setting("coefficients"))
+
     def solver(self, mark: Mark, effort: Float | float = 1.0) -> LeastChange:
         """Every coefficient of the mark to ±δ."""
         return ExactChange(mark, _Coefficients.of(mark), effort)

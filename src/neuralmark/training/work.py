@@ -10,7 +10,7 @@ import torch
 from neuralmark import schemes
 from neuralmark.core import imprint, readout
 from neuralmark.core.key import Float
-from neuralmark.errors import UnsuitableTensorError
+from neuralmark.errors import InfeasibleError, UnsuitableTensorError
 from neuralmark.training.grids import Field, fields_of
 from neuralmark.training.layout import Peers, agreed
 from neuralmark.training.live import Pools, pool, reading_of, shifted
@@ -188,6 +188,7 @@ class MarkWork:
             fields = self._fields_now()
             exact = all(field.exact for field in fields)
             if goal is None:
+                self._require_steady()
                 goal = self.settings.strength * reading.sigma_z
 
             def realise(shift: Float) -> Float:
@@ -205,6 +206,16 @@ class MarkWork:
             steady = self._solver.steady
             imprint.settle(reading.pooled, decide, realise, exact=exact, steady=steady)
             return last
+
+    def _require_steady(self) -> None:
+        """Refuse a strength at which every projection makes the weights larger than the last."""
+        most = self.scheme.strongest(self.site.key.parameters)
+        if self.settings.strength >= most:
+            raise InfeasibleError(
+                f"strength {self.settings.strength:g} is too large for this key of"
+                f" {self.scheme.name}: the marked weights would grow with every step; stay below"
+                f" {most:.3g}"
+            )
 
     # Machinery.
 
