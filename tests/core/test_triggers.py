@@ -1,6 +1,7 @@
 """Triggers as numbers: their digest, which are drawn, which share a mean."""
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,8 +53,20 @@ def test_all_of_a_class_may_be_taken_and_no_more() -> None:
         chosen_triggers(LABELS, b"", 4, [0, 2], each=True)
     with pytest.raises(TriggerMismatchError, match="there are 9 inputs, too few for 10"):
         chosen_triggers(LABELS, b"", 10, None, each=False)
-    with pytest.raises(TriggerMismatchError, match="there are 0 inputs, too few for 1"):
-        chosen_triggers(LABELS, b"", 1, [], each=False)
+    for each in (False, True):
+        for classes in ([], "0,2", 2, [0.0], [True], ["0"]):
+            with pytest.raises(ParameterError, match="classes are a list of whole numbers"):
+                chosen_triggers(LABELS, b"", 1, classes, each=each)  # type: ignore[arg-type]
+        with pytest.raises(TriggerMismatchError, match="there are no inputs"):
+            chosen_triggers(LABELS[:0], b"", 1, None, each=each)
+        with pytest.raises(TriggerMismatchError, match="no labels"):
+            chosen_triggers(LABELS[3:4], b"", 1, [0], each=each)
+        for count in ("8", 8.0, True, None):
+            with pytest.raises(ParameterError, match="count must be a whole number"):
+                chosen_triggers(LABELS, b"", count, None, each=each)  # type: ignore[arg-type]
+    listed: list[Any] = [2, 2, np.int64(0)]
+    twice = chosen_triggers(LABELS, b"", 1, listed, each=True)
+    assert LABELS[twice].tolist() == [0, 2]
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:

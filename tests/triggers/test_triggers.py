@@ -16,6 +16,7 @@ from neuralmark.errors import (
     TriggerError,
     TriggerMismatchError,
 )
+from tests.support.checks import one_line
 from tests.support.models import QUICK
 
 INPUTS = np.random.default_rng(0).standard_normal((60, 1, 4, 4)).astype(np.float32)
@@ -82,6 +83,106 @@ def test_what_is_no_set_of_inputs_is_refused() -> None:
     for labels in ([0], [0, -2], [[0, 1]], ["a", "b"]):
         with pytest.raises(TriggerError):
             Triggers.of([[1.0], [2.0]], labels)
+
+
+def test_nothing_of_an_input_is_changed_in_silence(tmp_path: Path) -> None:
+    """In Python and in a file alike: the kinds of numbers, and the labels."""
+    key, path = key_of("featuremap"), tmp_path / "d.npz"
+    rows = np.arange(60).reshape(20, 3)
+    for wrong, said in (
+        (rows + 1j, "not complex128"),
+        (rows.astype(np.uint8), "uint8: give pixels in float32"),
+        (rows.astype(np.int8), "int8: give pixels"),
+        (rows > 3, "not bool"),
+        (rows.astype(np.uint64) + np.uint64(2**63), "too large for int64"),
+        (np.where(rows == 30, np.nan, rows), "input 10 holds NaN or infinity: leave it out"),
+        (np.where(rows == 30, 1e60, rows), r"input 10 holds .* too large for float32 \(up to 1e"),
+    ):
+        with pytest.raises(TriggerError, match=said):
+            Triggers.of(wrong)
+        np.savez(path, inputs=wrong)
+        with pytest.raises(TriggerError, match=said) as caught:
+            Triggers.draw(path, key, count=3)
+        assert str(path) in str(caught.value)
+        one_line(caught.value)
+    labels = np.arange(20) % 4
+    for sound in (np.int8, np.int16, np.uint8, np.uint32, np.int64):
+        np.savez(path, inputs=rows.astype(np.uint16), labels=labels.astype(sound))
+        drawn = Triggers.draw(path, key, count=3)
+        again = Triggers.draw(
+            Triggers.of(rows.astype(np.uint16), labels.astype(sound)), key, count=3
+        )
+        assert (drawn.digest, str(drawn.inputs.dtype)) == (again.digest, "int64")
+    for unsound in (labels + 0.7, labels.astype(np.float32), labels > 2):
+        with pytest.raises(TriggerError, match="labels must be whole numbers"):
+            Triggers.of(rows, unsound)
+        np.savez(path, inputs=rows, labels=unsound)
+        with pytest.raises(TriggerError, match="labels must be whole numbers"):
+            Triggers.draw(path, key, count=3)
+    for none in (None, [[None]], [{"a": 1}]):
+        with pytest.raises(TriggerError, match="not object") as caught:
+            Triggers.of(none)
+        one_line(caught.value)
+    np.savez(path, inputs=rows[:0], labels=labels[:0])
+    with pytest.raises(TriggerError, match="inputs is empty"):
+        Triggers.draw(path, key_of(), count=3)
+
+
+def test_tensors_of_torch_come_without_their_graph(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file as save_tensors
+
+    rows = torch.arange(60.0).reshape(20, 3) / 8
+    known = Triggers.of(rows.numpy()).digest
+    for given in (rows.bfloat16(), rows.half(), rows.double(), rows.clone().requires_grad_()):
+        assert Triggers.of(given).digest == known
+    assert Triggers.of(list(rows.clone().requires_grad_())).digest == known
+    assert Triggers.of(rows, torch.arange(20, dtype=torch.uint8)).labels[-1] == 19
+    with pytest.raises(TriggerError, match="not complex64"):
+        Triggers.of(rows.to(torch.complex64))
+    with pytest.raises(TriggerError, match="arrays of numbers"):
+        Triggers.of(rows.to("meta"))
+    save_tensors({"inputs": rows.bfloat16()}, tmp_path / "d.safetensors")
+    key = key_of("featuremap")
+    drawn = Triggers.draw(tmp_path / "d.safetensors", key, count=3)
+    assert drawn.digest == Triggers.draw(Triggers.of(rows), key, count=3).digest
+
+
+def test_what_is_drawn_from_what_and_by_whom_is_checked() -> None:
+    data, key = Triggers.of(INPUTS, CLASSES), key_of()
+    for count in ("8", 8.0, True):
+        with pytest.raises(ParameterError, match="count must be a whole number"):
+            Triggers.draw(data, key, count=count)  # type: ignore[arg-type]
+    for classes in ("1,2", 1, [1.0], []):
+        with pytest.raises(ParameterError, match="classes are a list of whole numbers"):
+            Triggers.draw(data, key, count=2, classes=classes)  # type: ignore[arg-type]
+    with pytest.raises(TriggerMismatchError, match="leave classes out"):
+        Triggers.draw(Triggers.of(INPUTS), key_of("featuremap"), count=3, classes=[0])
+    with pytest.raises(ParameterError, match="drawn from a file"):
+        Triggers.draw(INPUTS, key)  # type: ignore[arg-type]
+    for call in (
+        lambda: Triggers.draw(data, "k.nmkey"),  # type: ignore[arg-type]
+        lambda: data.save("t.triggers", "k.nmkey"),  # type: ignore[arg-type]
+        lambda: Triggers.load("t.triggers", "k.nmkey"),  # type: ignore[arg-type]
+        lambda: Triggers.given(None, "k.nmkey"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ParameterError, match="expected a Key, not str") as caught:
+            call()
+        one_line(caught.value)
+    with pytest.raises(TriggerError, match=r"Triggers\.of"):
+        Triggers([[1.0]], [0])  # type: ignore[arg-type]
+    with pytest.raises(TriggerError, match="one label, a whole number"):
+        Triggers(INPUTS, CLASSES + 0.5)  # type: ignore[arg-type]
+
+
+def test_a_key_of_deepipr_is_told_which_version_takes_triggers() -> None:
+    for version in (1, 2):
+        own = {"version": version}
+        key = Key.new(schemes.parameters("deepipr", own=own))
+        with pytest.raises(LiveModelError, match=r"made with own=\{'version': 3\} take some"):
+            Triggers.draw(Triggers.of(INPUTS), key)
+    with pytest.raises(LiveModelError, match=r"needs no triggers$"):
+        Triggers.draw(Triggers.of(INPUTS), Key.new(schemes.parameters("trapdoor")))
 
 
 @pytest.mark.parametrize("inputs", [INPUTS, np.arange(60).reshape(20, 3)])

@@ -6,6 +6,7 @@ can choose triggers after the bits are known.
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,20 +43,20 @@ def chosen_triggers(
     >>> chosen_triggers(np.array([0, 1, 0, 1]), b"", 1, None, each=True).shape
     (2,)
     """
-    if count < 1:
-        raise ParameterError(f"count must be 1 or more, not {count}")
+    if not _whole(count) or count < 1:
+        raise ParameterError(f"count must be a whole number of 1 or more, not {count!r}")
+    if not len(labels):
+        raise TriggerMismatchError("there are no inputs to draw triggers from: give some")
     order = drawn_order(seed, len(labels))
     known = sorted({int(label) for label in labels} - {UNLABELLED})
     if each and not known:
         raise TriggerMismatchError(
             "these inputs have no labels, and this scheme marks classes: give labels too"
         )
-    for wanted in classes or ():
-        if wanted not in known:
-            raise TriggerMismatchError(f"no input is of class {wanted}; there are {known}"[:200])
-    if classes is not None:
-        order = order[np.isin(labels[order], list(classes))]
-    groups = [order[labels[order] == label] for label in sorted(classes or known)]
+    wanted = None if classes is None else _wanted(classes, known)
+    if wanted is not None:
+        order = order[np.isin(labels[order], wanted)]
+    groups = [order[labels[order] == label] for label in wanted or known]
     for group in groups if each else [order]:
         if len(group) < count:
             of = f" of class {int(labels[group[0]])}" if each and len(group) else ""
@@ -66,6 +67,30 @@ def chosen_triggers(
     if not each:
         return order[:count]
     return np.concatenate([group[:count] for group in groups])
+
+
+def _wanted(classes: Sequence[int], known: list[int]) -> list[int]:
+    """The classes to draw from, each once, all of them there."""
+    try:
+        listed = [] if isinstance(classes, str | bytes) else list(classes)
+    except TypeError:
+        listed = []
+    if not listed or not all(_whole(label) for label in listed):
+        raise ParameterError(
+            f"classes are a list of whole numbers, as in [0, 3, 7], not {str(classes)[:80]!r}"
+        )
+    if not known:
+        raise TriggerMismatchError(
+            "these inputs have no labels, so there are no classes to choose from: leave classes"
+            " out, or give labels too"
+        )
+    if missing := [label for label in listed if label not in known]:
+        raise TriggerMismatchError(f"no input is of class {missing[0]}; there are {known}"[:200])
+    return sorted({int(label) for label in listed})
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def drawn_order(seed: bytes, count: int) -> npt.NDArray[np.int64]:

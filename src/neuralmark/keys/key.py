@@ -500,3 +500,15 @@ def _array_bytes(name: str, array: npt.NDArray[Any]) -> bytes:
 
 def _matrix_bytes(matrix: npt.NDArray[np.float32]) -> bytes:
     return np.ascontiguousarray(matrix, "<f4").tobytes()
+
+
+def checked_key(key: Any) -> Key:
+    """The key; what is none, such as the path of one, is refused.
+
+    >>> checked_key("acme.nmkey")
+    Traceback (most recent call last):
+    neuralmark.errors.ParameterError: expected a Key, not str: use Key.load(FILE)
+    """
+    if not isinstance(key, Key):
+        raise ParameterError(f"expected a Key, not {type(key).__name__}: use Key.load(FILE)")
+    return key

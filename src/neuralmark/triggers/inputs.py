@@ -7,13 +7,20 @@ import numpy as np
 import numpy.typing as npt
 
 from neuralmark.checkpoints import Checkpoint, open_checkpoint
+from neuralmark.checkpoints.readers.dtypes import FLOATS, decode
 from neuralmark.core.triggers import UNLABELLED, Inputs, Labels
 from neuralmark.errors import MissingExtraError, TriggerError, UnknownFormatError
+from neuralmark.triggers.arrays import inputs_of, labels_of
 
 INPUTS, LABELS = "inputs", "labels"
 MOST_BYTES = 4 << 30
 """Of the data that triggers are drawn from."""
-_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8"}
+_TYPES = {
+    **{"I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"},
+    **{"U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"},
+    **{"BOOL": "?", "C64": "<c8", "C128": "<c16"},
+}
+"""What numpy calls the types that are no floating-point numbers; most are refused by their name."""
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm")
 
 
@@ -28,16 +35,16 @@ def read_inputs(path: Path) -> tuple[Inputs, Labels]:
             f" classes as {LABELS}"
         )
     stored = _array(checkpoint, INPUTS)
-    inputs: Any = stored.astype(np.float32 if stored.dtype.kind == "f" else np.int64)
-    labels = np.full(len(inputs), UNLABELLED, np.int64)
-    if LABELS in checkpoint.names():
-        given = _array(checkpoint, LABELS)
-        if given.dtype.kind != "i" or given.shape != (len(inputs),) or (given < 0).any():
-            raise TriggerError(
-                f"{path}: {LABELS} must be a whole number from 0 for each of the {len(inputs):,}"
-                " inputs"
-            )
-        labels = given.astype(np.int64)
+    if not stored.size:
+        raise TriggerError(f"{path}: {INPUTS} is empty, of shape {stored.shape}: give some")
+    inputs = inputs_of(stored, f"{path}: ")
+    if LABELS not in checkpoint.names():
+        return inputs, np.full(len(inputs), UNLABELLED, np.int64)
+    labels = labels_of(_array(checkpoint, LABELS), f"{path}: ")
+    if labels.shape != (len(inputs),) or (labels < 0).any():
+        raise TriggerError(
+            f"{path}: {LABELS} must be a whole number from 0 for each of the {len(inputs):,} inputs"
+        )
     return inputs, labels
 
 
@@ -53,9 +60,10 @@ def _opened(path: Path) -> Checkpoint:
 
 def _array(checkpoint: Checkpoint, name: str) -> npt.NDArray[Any]:
     info = checkpoint.info(name)
-    if info.obstacle is not None and info.dtype not in _TYPES:
+    readable = info.dtype in _TYPES or info.dtype in FLOATS
+    if info.obstacle is not None and not readable:
         raise TriggerError(f"{checkpoint.path}: {name} cannot be read: {info.obstacle}")
-    if info.dtype not in _TYPES or not info.shape:
+    if not readable or not info.shape:
         raise TriggerError(
             f"{checkpoint.path}: {name} must be a list of floating-point numbers as the model takes"
             f" them, or of int64, not {info.dtype} of shape {info.shape}"
@@ -64,8 +72,10 @@ def _array(checkpoint: Checkpoint, name: str) -> npt.NDArray[Any]:
         raise TriggerError(
             f"{checkpoint.path}: {name} has {info.nbytes:,} bytes, over {MOST_BYTES:,}: give a part"
         )
-    data = b"".join(piece.tobytes() for piece in checkpoint.read(name))
-    return np.frombuffer(data, _TYPES[info.dtype]).reshape(info.shape)
+    data = np.frombuffer(b"".join(piece.tobytes() for piece in checkpoint.read(name)), np.uint8)
+    if info.dtype in FLOATS:
+        return decode(data, info.dtype).reshape(info.shape)
+    return data.view(_TYPES[info.dtype]).reshape(info.shape)
 
 
 def _from_folder(path: Path) -> tuple[Inputs, Labels]:

@@ -20,8 +20,9 @@ from neuralmark.core.triggers import (
     trigger_digest,
 )
 from neuralmark.errors import LiveModelError, ParameterError, TriggerError, TriggerMismatchError
-from neuralmark.keys.key import Key
+from neuralmark.keys.key import Key, checked_key
 from neuralmark.storage import files
+from neuralmark.triggers.arrays import inputs_of, labels_of
 from neuralmark.triggers.inputs import read_inputs
 
 SEALED = SealedKind(
@@ -59,26 +60,30 @@ class Triggers:
 
     def __post_init__(self) -> None:
         """Refuse what is no set of inputs."""
+        if not isinstance(self.inputs, np.ndarray) or not isinstance(self.labels, np.ndarray):
+            raise TriggerError("triggers hold arrays of numpy: make them with Triggers.of")
         if self.inputs.ndim < 1 or not len(self.inputs) or not self.inputs.size:
             raise TriggerError("there are no triggers: give at least one input")
         if self.inputs.dtype not in (np.dtype("<f4"), np.dtype("<i8")):
             raise TriggerError(
                 f"triggers must be floating-point numbers or int64, not {self.inputs.dtype}"
             )
-        if self.labels.shape != (len(self.inputs),) or (self.labels < UNLABELLED).any():
+        counted = self.labels.dtype == np.int64 and self.labels.shape == (len(self.inputs),)
+        if not counted or (self.labels < UNLABELLED).any():
             raise TriggerError("every trigger has one label, a whole number from 0")
         if self.inputs.nbytes > MOST:
             raise TriggerError(f"triggers of over {MOST:,} bytes are not taken: choose fewer")
         if not np.isfinite(self.inputs).all():
-            raise TriggerError("the triggers hold NaN or infinity")
+            raise TriggerError("the triggers hold NaN or infinity: leave such inputs out")
 
     @classmethod
     def of(cls, inputs: Any, labels: Any = None) -> "Triggers":
-        """Triggers from arrays, in any form that numpy understands.
+        """Triggers from arrays, of numpy or torch, or lists of numbers.
 
         Args:
-            inputs: What the model is given, one after the other.
-            labels: The class of each, if they have one.
+            inputs: What the model is given, one after the other: floating-point numbers (kept in
+                float32) or whole numbers of more than a byte (in int64).
+            labels: The class of each, a whole number, if they have one.
 
         Returns:
             The triggers.
@@ -90,14 +95,10 @@ class Triggers:
             >>> neuralmark.Triggers.of([[0.5, 0.25]]).labels.tolist()
             [-1]
         """
-        try:
-            given = np.asarray(inputs)
-            made: Any = given.astype(np.int64 if given.dtype.kind in "iu" else np.float32)
-            count = len(made) if made.ndim else 0
-            told = np.full(count, UNLABELLED) if labels is None else np.asarray(labels)
-            return cls(made, told.astype(np.int64))
-        except (TypeError, ValueError):
-            raise TriggerError("triggers must be arrays of numbers") from None
+        made = inputs_of(inputs)
+        count = len(made) if made.ndim else 0
+        told = np.full(count, UNLABELLED, np.int64) if labels is None else labels_of(labels)
+        return cls(made, told)
 
     @classmethod
     def draw(
@@ -133,16 +134,15 @@ class Triggers:
             >>> neuralmark.Triggers.draw(data, signs, count=2).labels.tolist()
             [0, 0, 1, 1]
         """
-        scheme = schemes.get(key.parameters.scheme)
+        scheme = schemes.get(checked_key(key).parameters.scheme)
         read = isinstance(scheme, schemes.TriggerScheme)
         if not read and not _asks(scheme, key):
-            raise LiveModelError(f"{scheme.name} reads weights, and needs no triggers")
+            raise LiveModelError(
+                f"{scheme.name} reads weights, and needs no triggers{_but(scheme)}"
+            )
         if key.secret is None:
             raise ParameterError("a raw key has no secret to draw triggers with: make a key first")
-        if isinstance(data, Triggers):
-            inputs, labels = data.inputs, data.labels
-        else:
-            inputs, labels = read_inputs(Path(data))
+        inputs, labels = _data(data)
         seed = enc(key.secret) + trigger_digest(inputs, labels)
         taken = chosen_triggers(
             labels,
@@ -182,7 +182,7 @@ class Triggers:
             overwrite: Whether to replace a file that is there.
 
         Raises:
-            ParameterError: The key is raw.
+            ParameterError: The key is raw, or is none.
             OutputError: It cannot be written, or a file is there already.
 
         Examples:
@@ -192,7 +192,7 @@ class Triggers:
             True
         """
         sealed = io.BytesIO()
-        writer = ChunkWriter(sealed, key, SEALED)
+        writer = ChunkWriter(sealed, checked_key(key), SEALED)
         head = {"dtype": self.inputs.dtype.kind, "shape": list(self.inputs.shape)}
         writer.write(enc(canonical_json(head)))
         for array in (self.inputs, self.labels):
@@ -220,7 +220,7 @@ class Triggers:
             >>> len(neuralmark.Triggers.load("two.triggers", key))
             1
         """
-        reader = ChunkReader(Path(path), key, kind=SEALED)
+        reader = ChunkReader(Path(path), checked_key(key), kind=SEALED)
         broken = TriggerError(f"{path}: the trigger file is damaged")
         if reader.size > MOST + (MOST >> 3) or reader.size < 8:
             raise broken
@@ -267,12 +267,30 @@ class Triggers:
             return cls.load(triggers, key)
         if triggers is None:
             raise TriggerMismatchError(
-                f"{key.parameters.scheme} is read at its triggers, and none are given: give"
-                " triggers=..., a Triggers or the path of its file"
+                f"{checked_key(key).parameters.scheme} is read at its triggers, and none are given:"
+                " give triggers=..., a Triggers or the path of its file"
             )
         raise ParameterError(
             f"triggers must be Triggers or the path of their file, not {type(triggers).__name__}"
         )
+
+
+def _data(data: Any) -> tuple[Inputs, Labels]:
+    """What triggers are drawn from, out of a file or folder, or as it was given."""
+    if isinstance(data, Triggers):
+        return data.inputs, data.labels
+    if not isinstance(data, str | Path):
+        raise ParameterError(
+            "triggers are drawn from a file, a folder, or all inputs as Triggers.of(inputs,"
+            f" labels), not {type(data).__name__}"
+        )
+    return read_inputs(Path(data))
+
+
+def _but(scheme: schemes.Scheme) -> str:
+    """Which keys of this scheme do take triggers, if some do."""
+    asking = scheme.asking if isinstance(scheme, schemes.PassportScheme) else ""
+    return f"; its keys made with {asking} take some" if asking else ""
 
 
 def _asks(scheme: schemes.Scheme, key: Key) -> bool:
