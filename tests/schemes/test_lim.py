@@ -166,6 +166,30 @@ def test_bad_input_is_named(tmp_path: Any) -> None:
         key_of(step=0.5)
 
 
+def test_a_memory_is_keyed_by_a_key_of_lim_with_a_bit_for_each_unit() -> None:
+    for key, inputs, units, said in (
+        (
+            Key.new(schemes.parameters("deepsigns", bits=UNITS)),
+            8,
+            UNITS,
+            "this key is of deepsigns",
+        ),
+        (key_of(), 8, 128, "take units=160, or make a key of 128 bits"),
+        (key_of(), 0, UNITS, "inputs must be a whole number of 1 or more, not 0"),
+        (key_of(), 8.0, UNITS, "inputs must be a whole number"),
+        ("k.nmkey", 8, UNITS, "expected a Key, not str"),
+    ):
+        with pytest.raises(ParameterError, match=said) as caught:
+            KeyedMemory.of(key, inputs, units)  # type: ignore[arg-type]
+        one_line(caught.value)
+    odd: Any
+    for odd in (0, -1, 16.0, True):
+        with pytest.raises(ParameterError, match="units must be a whole number of 1 or more"):
+            KeyedMemory(8, odd)
+    with pytest.raises(ParameterError, match="±1"):
+        KeyedMemory(8, 2, [1.0, -1.0])  # type: ignore[arg-type]
+
+
 class PlainReader(nn.Module):
     """The same with torch's own LSTM."""
 

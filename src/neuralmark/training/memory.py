@@ -9,7 +9,10 @@ from torch import nn
 from neuralmark.core.encoding import canonical_json, enc
 from neuralmark.core.key import hashed_bits
 from neuralmark.errors import ParameterError
-from neuralmark.keys.key import Key
+from neuralmark.keys.key import Key, checked_key
+
+SCHEME = "lim"
+"""Whose keys make memories."""
 
 
 class KeyedMemory(nn.Module):
@@ -34,8 +37,15 @@ class KeyedMemory(nn.Module):
     def __init__(self, inputs: int, units: int, signs: torch.Tensor | None = None) -> None:
         """Fresh weights."""
         super().__init__()
-        if signs is not None and (signs.shape != (units,) or not (signs.abs() == 1).all()):
-            raise ParameterError(f"the key of a memory of {units} units is as many times ±1")
+        for what, number in (("inputs", inputs), ("units", units)):
+            whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+            if not whole or number < 1:
+                raise ParameterError(f"{what} must be a whole number of 1 or more, not {number!r}")
+        tensor = isinstance(signs, torch.Tensor)
+        if signs is not None and not (tensor and signs.shape == (units,) and _unit(signs)):
+            raise ParameterError(
+                f"the key of a memory of {units} units is a tensor of as many times ±1"
+            )
         self.cell = nn.LSTMCell(inputs, units)
         self.register_buffer("signs", signs, persistent=False)
 
@@ -44,21 +54,33 @@ class KeyedMemory(nn.Module):
         """A memory under the ±1 that follow from a key.
 
         Args:
-            key: A native key.
+            key: A native key of the scheme `lim`.
             inputs: Numbers that it takes at every step.
-            units: Size of the hidden state.
+            units: Size of the hidden state: as many as the key has bits.
 
         Returns:
             The memory; its key is not in its state dict.
 
         Raises:
-            ParameterError: The key is raw.
+            ParameterError: The key is raw, of another scheme or of another number of bits.
 
         Examples:
-            >>> made = neuralmark.KeyedMemory.of(key, 8, 32)
+            >>> mine = neuralmark.Key.new(neuralmark.schemes.parameters("lim", bits=32))
+            >>> made = neuralmark.KeyedMemory.of(mine, 8, 32)
             >>> sorted(made.signs.unique().tolist())
             [-1.0, 1.0]
         """
+        chosen = checked_key(key).parameters
+        if chosen.scheme != SCHEME:
+            raise ParameterError(
+                f"a memory is keyed for {SCHEME}, and this key is of {chosen.scheme}: make one of"
+                f" {SCHEME} with {units} bits"
+            )
+        if chosen.bits != units:
+            raise ParameterError(
+                f"{SCHEME} has a bit for each unit: this key has {chosen.bits} bits, and the memory"
+                f" {units} units; take units={chosen.bits}, or make a key of {units} bits"
+            )
         if key.secret is None:
             raise ParameterError("a raw key has no secret to derive ±1 from: make a key first")
         parameters = enc(canonical_json(key.parameters.to_dict()))
@@ -128,3 +150,7 @@ class KeyedMemory(nn.Module):
             made[2 * size : 3 * size].mul_(signs[:, None])  # the candidate makes it
         for bias in (self.cell.bias_ih, self.cell.bias_hh):
             bias[2 * size : 3 * size].mul_(signs)
+
+
+def _unit(signs: torch.Tensor) -> bool:
+    return bool((signs.abs() == 1).all())
