@@ -53,6 +53,48 @@ def test_bad_input_is_named(place: Path) -> None:
     assert not out.exists()
 
 
+def test_odd_data_is_named_with_its_file(place: Path) -> None:
+    out, key, data = place / "t.triggers", place / "k.nmkey", place / "odd.npz"
+    words = ("trigger", "new", data, "-o", out, "--key", key)
+    inputs, labels = np.ones((8, 6)), np.arange(8) % 4
+    for wrong, said in (
+        (inputs[:0], "inputs is empty"),
+        (inputs * np.nan, "input 0 holds NaN or infinity: leave it out"),
+        (inputs * 1e60, "too large for float32 (up to 1e+60): scale the inputs"),
+    ):
+        np.savez(data, inputs=wrong, labels=labels[: len(wrong)])
+        line = call(*words).failed(3, "TriggerError")
+        assert said in line
+        assert str(data) in line
+    np.savez(data, inputs=inputs)
+    line = call(*words, "--classes", "0").failed(2, "TriggerMismatchError")
+    assert "these inputs have no labels" in line
+    own = {"channels": 4, "side": 2}
+    Key.new(schemes.parameters("featuremap", own=own)).save(place / "f.nmkey", None)
+    other = ("trigger", "new", data, "-o", out, "--key", place / "f.nmkey")
+    line = call(*other, "--classes", "0").failed(2, "TriggerMismatchError")
+    assert "no classes to choose from" in line
+    Key.new(schemes.parameters("deepipr")).save(place / "d.nmkey", None)
+    refused = call("trigger", "new", data, "-o", out, "--key", place / "d.nmkey")
+    assert "made with --set version=3 take some" in refused.failed(2, "LiveModelError")
+
+
+def test_triggers_never_replace_what_they_are_made_of(place: Path) -> None:
+    data, key = place / "d.npz", place / "k.nmkey"
+    before = data.read_bytes(), key.read_bytes()
+    (place / "link.npz").symlink_to(data)
+    for out in (data, key, place / "link.npz"):
+        for more in ((), ("--force",)):
+            said = call("trigger", "new", data, "-o", out, "--key", key, "--count", 2, *more)
+            assert "is an input itself" in said.failed(2, "OutputError")
+    assert (data.read_bytes(), key.read_bytes()) == before
+    (place / "images" / "cat").mkdir(parents=True)
+    inside = place / "images" / "cat" / "t.triggers"
+    said = call("trigger", "new", place / "images", "-o", inside, "--key", key)
+    assert "lies inside the input folder" in said.failed(2, "OutputError")
+    assert not inside.exists()
+
+
 def test_verifying_a_file_says_what_to_give(place: Path) -> None:
     save_file({"fc.weight": np.ones((64, 64), np.float32)}, place / "m.safetensors")
     said = call("verify", place / "m.safetensors", "--key", place / "k.nmkey")
@@ -207,3 +249,85 @@ def test_code_that_does_not_run_is_named(network: Path) -> None:
     (network / "bad.py").write_text("this is no code")
     words = ("verify", network / "m.safetensors", "--key", network / "k.nmkey", "--code")
     assert "SyntaxError" in call(*words, f"{network / 'bad.py'}:net").failed(2, "ModelCodeError")
+
+
+SUSPECT = """
+from tests.support.passports import normed
+
+def failing():
+    model = normed()
+    def no(*given):
+        raise KeyError("pixels")
+    model.forward = no
+    return model
+"""
+
+
+@pytest.fixture
+def suspect(tmp_path: Path) -> Path:
+    """A network, a V3 key with its triggers, and a claim of layers for it."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file as save_tensors
+
+    from tests.support.passports import key_for, learnt
+
+    key, model = key_for("deepipr", version=3), learnt()
+    save_tensors(model.state_dict(), tmp_path / "m.safetensors")
+    key.save(tmp_path / "v3.nmkey", None)
+    inputs = torch.rand(24, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    Triggers.of(inputs).save(tmp_path / "v3.triggers", key)
+    (tmp_path / "net.py").write_text(SUSPECT)
+    return tmp_path
+
+
+def test_a_suspicion_is_raised_from_a_file_and_its_code(suspect: Path) -> None:
+    from neuralmark import EmbedOptions, Passports, embed
+    from tests.support.passports import LAYERS, learnt
+
+    file, key = suspect / "m.safetensors", Key.load(suspect / "v3.nmkey")
+    known = ("--key", suspect / "v3.nmkey", "--triggers", suspect / "v3.triggers", "--classes", 10)
+    words = ("trigger", "suspect", file, *known, "--code", f"{suspect / 'net.py'}:normed")
+    wanted = Passports(learnt(), key, LAYERS).suspicion(
+        learnt(), Triggers.load(suspect / "v3.triggers", key), 10
+    )
+    layers = ("--tensor", "7", "--tensor", "4.weight")
+    told = call(*words, *layers, "--json")
+    assert told.code == 0, told.err
+    assert told.json["matched"] == wanted.matched
+    assert told.json["luck_log2"] == wanted.luck_log2
+    assert (told.json["triggers"], told.json["classes"]) == (24, 10)
+    assert "no verdict" in told.json["note"]
+    shown = call(*words, *layers).out
+    assert f"{wanted.matched} of 24 triggers" in shown
+    assert "no verdict" in shown
+    missing = call(*words).failed(2, "ParameterError")
+    assert "--claim" in missing
+    assert "--tensor" in missing
+    marked = EmbedOptions(tensors=["4.weight", "7.weight"])
+    made = embed(file, key, suspect / "o.safetensors", marked)
+    claim = suspect / "o.safetensors.claim.json"
+    assert made.claim is not None
+    assert made.claim.placement == Passports(learnt(), key, LAYERS).placement
+    for more in (("--claim", claim), ()):
+        model = file if more else suspect / "o.safetensors"  # the claim beside it is followed
+        told = call("trigger", "suspect", model, *words[3:], *more, "--json")
+        assert told.code == 0, told.err
+    both = call(*words, *layers, "--claim", claim)
+    assert "give --claim or --tensor" in both.failed(2, "UsageError")
+
+
+def test_what_cannot_raise_a_suspicion_is_named(suspect: Path) -> None:
+    file = suspect / "m.safetensors"
+    layers = ("--tensor", "4", "--tensor", "7")
+    words = ("trigger", "suspect", file, "--triggers", suspect / "v3.triggers", *layers, "--code")
+    code, key = f"{suspect / 'net.py'}:normed", ("--key", suspect / "v3.nmkey")
+    said = call(*words, code, *key, "--classes", 7)
+    assert "as many classes as it has" in said.failed(2, "TriggerMismatchError")
+    call(*words, code, *key, "--classes", 1).failed(2, "ParameterError")
+    call(*words, code, *key, "--classes", "ten").failed(2, "BadParameter")
+    said = call(*words, f"{suspect / 'net.py'}:failing", *key, "--classes", 10)
+    assert "KeyError: 'pixels'" in said.failed(2, "TriggerMismatchError")
+    call(*words, f"{suspect / 'net.py'}:nobody", *key, "--classes", 10).failed(2, "ModelCodeError")
+    Key.new(schemes.parameters("deepipr")).save(suspect / "v2.nmkey", None)
+    said = call(*words, code, "--key", suspect / "v2.nmkey", "--classes", 10)
+    assert "--set version=3" in said.failed(2, "ParameterError")

@@ -1,6 +1,8 @@
 """Passports in a live network: a second branch over its weights, which never ships."""
 
+import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +16,14 @@ from neuralmark.errors import (
     ClaimMismatchError,
     LiveModelError,
     MissingNormError,
+    NonFiniteError,
     ParameterError,
     PassportMismatchError,
     TriggerMismatchError,
     UnknownTensorError,
 )
 from neuralmark.training.norms import PassportNorm
+from neuralmark.training.suspecting import suspicion_of
 from tests.support.checks import one_line
 from tests.support.learnt import digits
 from tests.support.passports import LAYERS, branched, key_for, learnt, normed, right
@@ -205,13 +209,149 @@ def test_labels_of_triggers_raise_a_suspicion_with_an_exact_chance() -> None:
     found = private.suspicion(model, triggers, 10)
     assert found.rate == 1.0
     assert found.luck_log2 == pytest.approx(-24 * np.log2(10))
-    with pytest.raises(ParameterError, match="two or more"):
-        private.labels(triggers, 1)
+    for classes in (1, "10", 10.0, True, None, 2**40):
+        with pytest.raises(ParameterError, match="two or more") as refused:
+            private.labels(triggers, classes)  # type: ignore[arg-type]
+        one_line(refused.value)
     flat = nn.Sequential(nn.Flatten(), nn.Linear(7, 10))
     with pytest.raises(TriggerMismatchError, match=r"of shape \(1, 8, 8\) each") as caught:
         private.suspicion(flat, triggers, 10)
     one_line(caught.value)
-    for classes in (3, 100):
+    for number in (3, 100):
         with pytest.raises(TriggerMismatchError, match="as many classes as it has") as caught:
-            private.suspicion(model, triggers, classes)
+            private.suspicion(model, triggers, number)
         one_line(caught.value)
+
+
+class Answering(nn.Module):
+    """Gives a score for each of ten classes, or whatever it was told."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, given: torch.Tensor) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if isinstance(self.answer, float):
+            return torch.full((len(given), 10), self.answer)
+        return self.answer
+
+
+def third() -> tuple[Passports, Triggers]:
+    private = Passports(learnt(), key_for("deepipr", version=3), LAYERS)
+    return private, Triggers.of(torch.rand(8, 1, 8, 8))
+
+
+def test_a_suspicion_takes_the_path_of_its_triggers(tmp_path: Path) -> None:
+    private, triggers = third()
+    path = tmp_path / "v3.triggers"
+    triggers.save(path, key_for("deepipr", version=3))
+    wanted = private.suspicion(learnt(), triggers, 10)
+    assert private.suspicion(learnt(), path, 10) == wanted
+    assert private.suspicion(learnt(), str(path), np.int64(10)) == wanted  # type: ignore[arg-type]
+    assert torch.equal(private.labels(path, 10), private.labels(triggers, 10))
+    claimed = suspicion_of(learnt(), key_for("deepipr", version=3), path, 10, tensors=LAYERS)
+    assert claimed == wanted
+    for wrong in (torch.rand(8, 1, 8, 8), 3):
+        with pytest.raises(ParameterError, match="triggers must be Triggers or the path") as caught:
+            private.suspicion(learnt(), wrong, 10)  # type: ignore[arg-type]
+        one_line(caught.value)
+    with pytest.raises(TriggerMismatchError, match="none are given"):
+        private.suspicion(learnt(), None, 10)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", ["model.safetensors", learnt().state_dict(), None])
+def test_a_suspicion_needs_a_network_that_runs(model: Any) -> None:
+    private, triggers = third()
+    with pytest.raises(LiveModelError, match="load it into its module") as caught:
+        private.suspicion(model, triggers, 10)
+    one_line(caught.value)
+
+
+def test_what_a_network_answers_and_raises_is_named() -> None:
+    private, triggers = third()
+    for number in (np.nan, np.inf):
+        with pytest.raises(NonFiniteError, match="answers the triggers with NaN"):
+            private.suspicion(Answering(float(number)), triggers, 10)
+    assert private.suspicion(Answering(-1.0), triggers, 10).triggers == 8
+    wrongs = (AssertionError("shape"), KeyError("x"), StopIteration(), RuntimeError("no"))
+    for wrong in wrongs:
+        with pytest.raises(TriggerMismatchError, match=type(wrong).__name__) as caught:
+            private.suspicion(Answering(wrong), triggers, 10)
+        one_line(caught.value)
+    complexes = torch.ones(8, 10, dtype=torch.complex64)
+    for answer in (None, {"logits": torch.ones(8, 10)}, torch.ones(8), complexes):
+        with pytest.raises(TriggerMismatchError, match="a score for each") as caught:
+            private.suspicion(Answering(answer), triggers, 10)
+        one_line(caught.value)
+
+
+def test_only_keys_of_the_third_version_draw_labels() -> None:
+    _, triggers = third()
+    others = [key_for(name) for name in ("deepipr", "passport-aware", "trapdoor")]
+    for key in (key_for("deepipr", version=1), *others):
+        private = Passports(learnt(), key, LAYERS)
+        with pytest.raises(ParameterError, match=r"own=\{'version': 3\}") as caught:
+            private.labels(triggers, 10)
+        one_line(caught.value)
+        with pytest.raises(ParameterError, match=r"own=\{'version': 3\}"):
+            private.suspicion(learnt(), triggers, 10)
+
+
+def test_a_part_of_a_private_branch_is_named(tmp_path: Path) -> None:
+    private = Passports(learnt(), key_for("passport-aware"), LAYERS)
+    state = dict(private.state_dict())
+    first = next(iter(state))
+    for part in ({}, {first: state[first]}):
+        with pytest.raises(PassportMismatchError, match="are missing, such as") as caught:
+            private.load_state_dict(part)
+        one_line(caught.value)
+    assert private.load_state_dict({first: state[first]}, strict=False).missing_keys
+    for wrong in ("private.pt", tmp_path / "private.pt", None, {first: "x"}, {first: None}):
+        with pytest.raises(ParameterError, match=r"private\.state_dict\(\) gave") as refused:
+            private.load_state_dict(wrong)  # type: ignore[arg-type]
+        one_line(refused.value)
+
+
+def test_a_path_is_no_key() -> None:
+    with pytest.raises(ParameterError, match="expected a Key, not str"):
+        Passports(learnt(), "acme.nmkey", LAYERS)  # type: ignore[arg-type]
+
+
+def test_norms_are_told_for_marked_layers_only() -> None:
+    key = key_for("deepipr")
+    for norms, said in (
+        ({"0": "1"}, "'0', which is none of the layers"),
+        ({"4.weight": "5"}, "'4.weight', which is none of the layers"),
+        (["5"], "name the norm behind each layer"),
+        ("5", "name the norm behind each layer"),
+        ({"4": 5}, "name the norm behind each layer"),
+        ({"4": "8"}, "'8' is named as the norm behind two layers"),
+    ):
+        with pytest.raises(ParameterError, match=said) as caught:
+            Passports(learnt(), key, LAYERS, norms=norms)  # type: ignore[arg-type]
+        one_line(caught.value)
+    assert Passports(learnt(), key, LAYERS, norms={"4": "5"}).tensors == ["4.weight", "7.weight"]
+
+
+@pytest.mark.parametrize("part", [4, 5])
+def test_a_layer_or_norm_that_was_replaced_is_noticed(part: int, inputs: torch.Tensor) -> None:
+    model = learnt()
+    private = Passports(model, key_for("deepipr", version=1), LAYERS)
+    before, model[part] = model[part], copy.deepcopy(model[part])
+    for use in (lambda: private(inputs), private.install):
+        with pytest.raises(PassportMismatchError, match=f"'{part}' was replaced") as caught:
+            use()
+        one_line(caught.value)
+    model[part] = before
+    private(inputs)
+    private.install()
+    model[part] = copy.deepcopy(model[part])
+    for use in (lambda: private(inputs), private.plain):
+        with pytest.raises(PassportMismatchError, match=f"'{part}' was replaced"):
+            use()
+    model[part] = nn.Identity()
+    del model[8:]
+    with pytest.raises(PassportMismatchError, match="was replaced"):
+        private(inputs)

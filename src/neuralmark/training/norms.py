@@ -1,20 +1,41 @@
 """Norms that passports take the place of: finding them, replacing them, and going back."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from neuralmark.errors import MissingNormError
+from neuralmark.errors import MissingNormError, ParameterError
 from neuralmark.registry import unknown
 from neuralmark.schemes import PassportScheme
 
 NORMS = (_BatchNorm, nn.GroupNorm)
 SLOPE = 0.01
 """Of the LeakyReLU in the private MLP."""
+
+
+def norms_behind(model: nn.Module, layers: Sequence[str], told: Any = None) -> list[str]:
+    """The names of the norms behind the marked layers, each of its own, as told where it is."""
+    told = {} if told is None else told
+    if not isinstance(told, Mapping) or not all(isinstance(each, str) for each in told.values()):
+        raise ParameterError(
+            f'norms name the norm behind each layer, as in {{"{layers[0]}": NAME}}, not'
+            f" {str(told)[:80]}"
+        )
+    if others := [layer for layer in told if layer not in layers]:
+        raise ParameterError(
+            f"norms names {others[0]!r}, which is none of the layers that take passports:"
+            f" {', '.join(map(repr, layers))}"
+        )
+    found = [norm_behind(model, layer, told) for layer in layers]
+    if twice := [norm for norm in found if found.count(norm) > 1]:
+        raise ParameterError(
+            f"{twice[0]!r} is named as the norm behind two layers: it is behind one"
+        )
+    return found
 
 
 def norm_behind(model: nn.Module, layer: str, told: Mapping[str, str]) -> str:
@@ -102,6 +123,11 @@ class PassportNorm(nn.Module):
     def channels(self) -> int:
         """How many factors it has."""
         return int(self._shape.rows)
+
+    @property
+    def layer(self) -> nn.Module:
+        """The layer that makes its factors."""
+        return self._of[0]
 
     @property
     def before(self) -> nn.Module:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,50 +9,21 @@ import torch
 from torch import nn
 
 from neuralmark import schemes
-from neuralmark.core.key import Placement, Terms
-from neuralmark.core.suspicion import hashed_labels, luck_log2
-from neuralmark.errors import (
-    LiveModelError,
-    ParameterError,
-    PassportMismatchError,
-    TriggerMismatchError,
-    UnknownTensorError,
-)
-from neuralmark.keys.key import Key
+from neuralmark.core.key import Placement
+from neuralmark.errors import LiveModelError, ParameterError, PassportMismatchError
+from neuralmark.keys.key import Key, checked_key
 from neuralmark.marking.attempts import check_claim
-from neuralmark.marking.placement import listed, placement_of, select
+from neuralmark.marking.placement import listed
 from neuralmark.records import Claim
-from neuralmark.training.activations import inputs_for, refusing
-from neuralmark.training.derived import at_rest
 from neuralmark.training.live import LiveModel
-from neuralmark.training.norms import PassportNorm, norm_behind
+from neuralmark.training.norms import PassportNorm, norms_behind
+from neuralmark.training.suspecting import (
+    Suspicion,
+    drawn_labels,
+    layers_in,
+    raised_suspicion,
+)
 from neuralmark.triggers.triggers import Triggers
-
-
-@dataclass(frozen=True)
-class Suspicion:
-    """What a network says to triggers whose labels a key drew: reason to look inside.
-
-    Attributes:
-        matched: Triggers that get the key's label.
-        triggers: How many there are.
-        classes: How many labels each could get.
-        luck_log2: log2 of the chance of as many by luck, exactly.
-
-    Examples:
-        >>> Suspicion(2, 2, 4, -4.0).rate
-        1.0
-    """
-
-    matched: int
-    triggers: int
-    classes: int
-    luck_log2: float
-
-    @property
-    def rate(self) -> float:
-        """Share of the triggers that get the key's label."""
-        return self.matched / self.triggers
 
 
 class Passports(nn.Module):
@@ -82,7 +52,8 @@ class Passports(nn.Module):
     Raises:
         LiveModelError: The model is no live module: a checkpoint does not say how it runs.
         MissingNormError: A layer has no norm behind it, or the network has none.
-        ParameterError: The key is of a scheme without passports.
+        ParameterError: The key is of a scheme without passports, or is none; or `norms` names
+            something else than marked layers.
 
     Examples:
         >>> layers = [torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64), torch.nn.ReLU()]
@@ -116,8 +87,7 @@ class Passports(nn.Module):
         mark = key.at(self.placement, anchor)
         self._key, self._scheme, self._model = key, scheme, (model,)
         self._paths = [self._path(name) for name, _ in self.placement]
-        chosen = {path: norm_behind(model, path, norms or {}) for path in self._paths}
-        self._homes = [chosen[path] for path in self._paths]
+        self._homes = norms_behind(model, self._paths, norms)
         made = scheme.passports_of(mark, self.placement)
         self.branch = nn.ModuleList(
             PassportNorm(model.get_submodule(path), model.get_submodule(home), scheme, passports)
@@ -154,12 +124,16 @@ class Passports(nn.Module):
         Returns:
             What it gives.
 
+        Raises:
+            PassportMismatchError: A layer or a norm was replaced in the network since.
+
         Examples:
             >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64))
             >>> key = neuralmark.Key.new(neuralmark.schemes.parameters("deepipr", bits=64))
             >>> neuralmark.Passports(model, key, ["0"])(torch.ones(1, 3, 4, 4)).shape
             torch.Size([1, 64, 2, 2])
         """
+        self._require_unchanged()
         if self._installed:
             return self.model(*inputs)
         with self._in_place():
@@ -170,6 +144,7 @@ class Passports(nn.Module):
 
         Raises:
             ParameterError: The key's scheme keeps its passports with the owner.
+            PassportMismatchError: A layer or a norm was replaced in the network since.
 
         Examples:
             >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64))
@@ -184,12 +159,16 @@ class Passports(nn.Module):
                 f"{self._scheme.name} keeps its passports with the owner: call the branch itself;"
                 " only deepipr with version=1 ships them"
             )
+        self._require_unchanged()
         for home, norm in zip(self._homes, self.branch, strict=True):
             _put(self.model, home, norm)
         self._installed = True
 
     def plain(self) -> None:
         """Give the network norms again that do what the passports did; they are gone then.
+
+        Raises:
+            PassportMismatchError: A layer or a norm was replaced in the network since.
 
         Examples:
             >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64))
@@ -203,78 +182,68 @@ class Passports(nn.Module):
         """
         if not self._installed:
             return
+        self._require_unchanged()
         for home, norm in zip(self._homes, self.norms, strict=True):
             _put(self.model, home, norm.folded())
         self._installed = False
 
-    def labels(self, triggers: Triggers, classes: int) -> torch.Tensor:
+    def labels(self, triggers: Triggers | str | Path, classes: int) -> torch.Tensor:
         """The labels that the key gives triggers: hashed last, so that nobody can choose them.
 
         Args:
-            triggers: The inputs, committed to by their digest.
+            triggers: The inputs, committed to by their digest, or the path of their file.
             classes: How many labels there are.
 
         Returns:
             A label for each trigger: train the network on them, as DeepIPR's third version does.
 
         Raises:
-            ParameterError: The key is raw, or there are no two classes.
+            ParameterError: The key is of another version or scheme, or raw, or there are no two
+                classes.
 
         Examples:
             >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64))
-            >>> key = neuralmark.Key.new(neuralmark.schemes.parameters("deepipr", bits=64))
+            >>> own = {"version": 3}
+            >>> chosen = neuralmark.schemes.parameters("deepipr", bits=64, own=own)
             >>> triggers = neuralmark.Triggers.of(torch.ones(5, 3, 4, 4))
-            >>> len(neuralmark.Passports(model, key, ["0"]).labels(triggers, 10))
+            >>> private = neuralmark.Passports(model, neuralmark.Key.new(chosen), ["0"])
+            >>> len(private.labels(triggers, 10))
             5
         """
-        if self._key.secret is None or classes < 2:
-            raise ParameterError("labels are drawn by a key with a secret, among two or more")
-        terms = Terms(
-            self._key.parameters, self.placement, self._key.content, triggers=triggers.digest
-        )
-        seed = terms.transcript(f"neuralmark/labels/1/{classes}".encode(), self._key.secret)
-        return torch.from_numpy(hashed_labels(seed, len(triggers), classes))
+        known = Triggers.given(triggers, self._key)
+        return torch.from_numpy(drawn_labels(self._key, self.placement, known, classes))
 
-    @torch.no_grad()
-    def suspicion(self, model: nn.Module, triggers: Triggers, classes: int) -> Suspicion:
+    def suspicion(
+        self, model: nn.Module, triggers: Triggers | str | Path, classes: int
+    ) -> Suspicion:
         """Ask any network, from outside, for the labels of the triggers.
 
         Args:
-            model: The suspect; its weights are not looked at.
-            triggers: The inputs.
+            model: The suspect, a live torch module; its weights are not looked at.
+            triggers: The inputs, or the path of their file.
             classes: How many labels there are.
 
         Returns:
             How many it gives as the key drew them, and the exact chance of that.
 
         Raises:
-            ParameterError: Fewer than two classes.
+            LiveModelError: The model is no live module: a checkpoint does not say how it runs.
+            ParameterError: The key is of another version or scheme, or there are no two classes.
             TriggerMismatchError: It does not take the triggers, or has other classes.
+            NonFiniteError: It answers with NaN or infinity.
 
         Examples:
             >>> layers = [torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64)]
             >>> ending = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
             >>> model = torch.nn.Sequential(*layers, *ending)
-            >>> key = neuralmark.Key.new(neuralmark.schemes.parameters("deepipr", bits=64))
+            >>> own = {"version": 3}
+            >>> chosen = neuralmark.schemes.parameters("deepipr", bits=64, own=own)
             >>> triggers = neuralmark.Triggers.of(torch.ones(5, 3, 4, 4))
-            >>> private = neuralmark.Passports(model, key, ["0"])
+            >>> private = neuralmark.Passports(model, neuralmark.Key.new(chosen), ["0"])
             >>> private.suspicion(model, triggers, 64).triggers
             5
         """
-        labels = self.labels(triggers, classes)
-        given = inputs_for(model, triggers)
-        with refusing(given), at_rest(model):
-            answers = model(given)
-        if not isinstance(answers, torch.Tensor) or answers.shape != (len(given), classes):
-            what = tuple(answers.shape) if isinstance(answers, torch.Tensor) else "no tensor"
-            raise TriggerMismatchError(
-                f"the model answers {len(given)} triggers with {what}, not with a score for each"
-                f" of {classes} classes: give a classifier, and as many classes as it has"
-            )
-        matched = int((answers.argmax(1).cpu() == labels).sum())
-        return Suspicion(
-            matched, len(triggers), classes, luck_log2(len(triggers), matched, classes)
-        )
+        return raised_suspicion(model, self._key, self.placement, triggers, classes)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -290,7 +259,9 @@ class Passports(nn.Module):
             The names that were missing, and those that were not expected.
 
         Raises:
-            PassportMismatchError: It is a private branch of other layers, or of another key.
+            PassportMismatchError: It is a private branch of other layers, of another key, or a
+                part of one.
+            ParameterError: It is no state dict.
 
         Examples:
             >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64))
@@ -300,6 +271,7 @@ class Passports(nn.Module):
             <All keys matched successfully>
         """
         own = self.state_dict()
+        _require_tensors(state_dict)
         for name, value in state_dict.items():
             there = own.get(name)
             if there is None or there.shape != value.shape:
@@ -313,7 +285,25 @@ class Passports(nn.Module):
                     "these passports are not those that the key makes for these layers: give the"
                     " key and the layers that they were made with"
                 )
+        missing = [name for name in own if name not in state_dict] if strict else []
+        if missing:
+            raise PassportMismatchError(
+                f"{len(missing)} of the {len(own)} tensors of this private branch are missing, such"
+                f" as {missing[0]!r}: give all that private.state_dict() gave, or pass strict=False"
+            )
         return super().load_state_dict(state_dict, strict, assign)
+
+    def _require_unchanged(self) -> None:
+        """Refuse a network whose marked layers or norms are others than this branch was made of."""
+        for path, home, norm in zip(self._paths, self._homes, self.norms, strict=True):
+            expected = {path: norm.layer, home: norm if self._installed else norm.before}
+            for name, module in expected.items():
+                if _part(self.model, name) is not module:
+                    raise PassportMismatchError(
+                        f"{name!r} was replaced in the network after this private branch was made,"
+                        " which would run without it: make Passports of the network again, and load"
+                        " the private state dict into that"
+                    )
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
@@ -336,7 +326,7 @@ class Passports(nn.Module):
 
 
 def _scheme_of(key: Key) -> schemes.PassportScheme:
-    scheme = schemes.get(key.parameters.scheme)
+    scheme = schemes.get(checked_key(key).parameters.scheme)
     if not isinstance(scheme, schemes.PassportScheme):
         known = [n for n in schemes.names() if isinstance(schemes.get(n), schemes.PassportScheme)]
         raise ParameterError(
@@ -363,12 +353,25 @@ def _placement(
     names = listed(layers)
     if not names:
         raise ParameterError('name the layers that take passports: layers=["layer4.0.conv1"]')
-    stored = {tensor.info.name for tensor in known} | {tensor.name for tensor in known}
-    wanted = [name if name in stored else f"{name}.weight" for name in names]
-    for name in wanted:
-        if not name.endswith("weight"):
-            raise UnknownTensorError(f"{name!r} is no layer's weight: name layers")
-    return placement_of(select(known, wanted))
+    return layers_in(known, names)
+
+
+def _require_tensors(state: Any) -> None:
+    """Refuse what is no state dict, such as the path of one."""
+    tables = isinstance(state, Mapping)
+    if not tables or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        what = "holds other things than tensors" if tables else f"is a {type(state).__name__}"
+        raise ParameterError(
+            f"expected what private.state_dict() gave, and this {what}: open its file with"
+            " torch.load first"
+        )
+
+
+def _part(model: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return model.get_submodule(path)
+    except AttributeError:  # nothing there, or no module
+        return None
 
 
 def _put(model: nn.Module, path: str, part: nn.Module) -> None:
