@@ -152,7 +152,7 @@ def introduction(
         f" own scale (ResNet-18 unless a table says otherwise, 200 epochs). {FLAG} marks a"
         f" contradiction: the mark is proven in one and not in the other; {DOUBT} one by the mean"
         f" only, where the interval reaches over the boundary. ± is half of the 95 % interval of"
-        f" the seeds (Student's t). {_boundary(preset)} VoteMark* is a reconstruction.",
+        f" the seeds (Student's t). {_boundary(preset)} A * marks a reconstruction.",
     ]
     if parts:
         said.append(agreement({each.experiment.name: each.tables for each in parts}))
