@@ -92,6 +92,7 @@ def test_survived_and_flipped(marked: Path, key: Path) -> None:
     weak = call("attack", "noise", marked, "--key", key, "--amount", "0.01")
     assert (weak.code, weak.err) == (0, "")
     assert weak.out.startswith("MARK SURVIVED\n")
+    assert re.search(r"with the anchor: +not read again: proven by position\n", weak.out)
     strong = call("attack", "noise", marked, "--key", key, "--amount", 20)
     assert strong.code == 1
     assert strong.out.startswith("VERDICT FLIPPED\n")

@@ -195,7 +195,10 @@ def _after(attack: "Attack", result: "Result") -> list[tuple[str, str]]:
 def _aligned(result: "Result") -> list[tuple[str, str]]:
     if not result.anchored:
         return []
-    told = "cannot be read" if result.aligned is None else _verdict(result.aligned)
+    found = result.aligned
+    told = "cannot be read" if found is None else _verdict(found)
+    if found is not None and found.verified and found.mapping != "anchor":
+        told = "not read again: proven by position"
     return [("with the anchor", told)]
 
 
