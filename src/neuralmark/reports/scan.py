@@ -171,4 +171,4 @@ def _others(others: Sequence[ScanRow], total: int) -> str:
     if total > len(rows):
         rest = f"and {total - len(rows):,} more, all of them in the file of rows"
         inner += paragraphs(text(rest))
-    return section("Models without a finding", inner)
+    return section("What was not found, or went wrong", inner)
