@@ -61,7 +61,9 @@ def test_nothing_found_and_rounds() -> None:
     assert "2 new" in seen.text
     assert "k: why" in seen.text
     assert "and 1 more" in seen.text
-    assert "What was not found, or went wrong" not in scan_page(result(counts={"verified": 1}), [FOUND])
+    assert "What was not found, or went wrong" not in scan_page(
+        result(counts={"verified": 1}), [FOUND]
+    )
 
 
 def test_findings_are_counted_as_such() -> None:
