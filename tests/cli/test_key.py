@@ -70,8 +70,8 @@ def test_whole_numbers_and_rounds_are_asked_for_alike(tmp_path: Path) -> None:
     for scheme, setting in (("deepipr", "version=2.0"), ("feng", "block=16.0")):
         said = call(*command, scheme, "--set", setting).failed(2, "ParameterError")
         assert f"{setting.partition('=')[0]} must be a whole number" in said
-    said = call(*command, "deepipr", "--filter", "stream", "--rounds", 0)
-    assert "rounds must be at least 1 with the filter stream" in said.failed(2, "ParameterError")
+    none = call(*command, "deepipr", "--filter", "stream", "--rounds", 0)
+    assert "rounds must be at least 1 with the filter stream" in none.failed(2, "ParameterError")
     assert not (tmp_path / "a.nmkey").exists()
 
 
