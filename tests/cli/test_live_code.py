@@ -159,7 +159,8 @@ def test_help_says_what_only_python_can_run(name: str) -> None:
 
 
 def test_the_list_of_attacks_says_so_too() -> None:
-    lines = call("attack", "--help").out
-    said = " ".join(lines.split())
-    assert "from Python only: needs data" in said.partition("cerb ")[2].partition("collude")[0]
-    assert "from Python only" not in said.partition("noise ")[2].partition("nullspace")[0]
+    here, _, python = call("attack", "--help").out.partition("From Python only, with data:\n")
+    for name in attacks.names():
+        line = f"\n  {name} "
+        assert (line in f"\n{python}") == ("data" in attacks.get(name).needs), name
+        assert (line in here) != (line in f"\n{python}"), name

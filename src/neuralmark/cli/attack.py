@@ -40,6 +40,18 @@ class _Attacks(click.Group):
             return own
         return _command_of(cmd_name)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """In two parts: what runs from here, and what needs data."""
+        from neuralmark.attacks import get, names
+
+        python = [name for name in names() if "data" in get(name).needs]
+        here = [name for name in self.list_commands(ctx) if name not in python]
+        for title, listed in (("Commands", here), ("From Python only, with data", python)):
+            found = [(name, self.get_command(ctx, name)) for name in listed]
+            rows = [(name, each.get_short_help_str(80)) for name, each in found if each]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             from neuralmark.attacks import get
@@ -265,7 +277,7 @@ def _command_of(name: str) -> click.Command:
         options.code_options,
         options.json_option,
     )
-    return click.command(name, short_help=summary)(decorated)
+    return click.command(name, short_help=_sentence(attack.summary))(decorated)
 
 
 def _launch(attack: "Attack", model: Path, key: "Key | None", request: "shown.Request") -> int:
