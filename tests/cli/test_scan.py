@@ -1,6 +1,7 @@
 """`neuralmark scan`, and `verify` in a sandbox."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from neuralmark import Key, Verdict, VerifyOptions, schemes, verify
 from neuralmark.cli import _scanned
+from neuralmark.scanning.running import Tally
 from tests.support import hostile
 from tests.support.commands import call, on_terminal
 from tests.support.models import QUICK, gaussian_model
@@ -149,6 +151,20 @@ def test_a_pipe_is_told_how_far_it_is(
     done = call("scan", tmp_path / "loop.bin", *words)
     assert done.err.count("0 of 1 model, 2 marks; none finished in ") > 5, done
     assert "TimeLimitError" in done.out
+
+
+def test_how_far_and_how_fast_it_is_is_told() -> None:
+    """What the table on a terminal has above it; a real scan may end before that is drawn."""
+    far = _scanned._HowFar()
+    assert far.line() == "searching the targets for models"
+    tally = Tally(targets=4, marks=3, by_status={"nothing": 2})
+    far.take(tally)
+    assert far.line() == "0 of 4 models, 3 marks; starting"
+    assert far.table().title.plain == far.line()
+    tally.done = 2
+    assert re.fullmatch(r"2 of 4 models, 3 marks; \S+ models/s, about \S+ s left", far.line())
+    tally.done = 4
+    assert far.line() == ""
 
 
 def test_a_stopped_scan_says_that_it_goes_on(
